@@ -1,0 +1,226 @@
+"""The ports: everything that touches the world, as protocols. The same engine runs on real ports and on simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuops.provider import Provider
+from gpuops.values import (
+    Check,
+    Copied,
+    Endpoint,
+    Event,
+    Generation,
+    HostKey,
+    HostStatus,
+    Record,
+    RunId,
+    Sealed,
+    SendList,
+    Spec,
+    Time,
+)
+
+
+class Clock(Protocol):
+    """Money time: the provider's time, carried on by a clock that counts suspend."""
+
+    def now(self) -> Time:
+        """Seconds since 1970 by the provider's clock, as well as it is known."""
+        ...
+
+    def wall(self) -> Time:
+        """This computer's own idea of the time."""
+        ...
+
+    def learn(self, provider_time: Time) -> None:
+        """Correct money time by a time that a provider's answer carried."""
+        ...
+
+    def sleep_until(self, at: Time) -> None:
+        """Sleep until money time `at`."""
+        ...
+
+
+class Journal(Protocol):
+    """The append-only record; the key is (run, seq)."""
+
+    def append(self, run: RunId, event: Event, *, expected: int, at: Time, wall: Time) -> Record:
+        """Append a decision made on version `expected` (the last seq seen). Raises `Stale` when the run moved on."""
+        ...
+
+    def append_facts(self, run: RunId, events: tuple[Event, ...], *, at: Time, wall: Time) -> tuple[Record, ...]:
+        """Append facts in one transaction; never refused for being late."""
+        ...
+
+    def records(self, run: RunId, after: int = 0) -> tuple[Record, ...]:
+        """The records of a run with seq greater than `after`, in order."""
+        ...
+
+    def runs(self, *, open_only: bool = False) -> tuple[RunId, ...]:
+        """Run ids, oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the first login finds. `checks` compares the manifest's expectations with it."""
+
+    boot_id: str
+    host_time: Time
+    checks: tuple[Check, ...]
+    facts: dict[str, str] = field(default_factory=dict)
+    """Human-readable facts worth recording: device, driver, isolation, python, tools."""
+
+
+Progress = Callable[[str, float, float], None]
+"""(what, done, total): called from bulk effects; total 0 when unknown."""
+
+
+class Host(Protocol):
+    """The rented host of one run, reached over SSH. All calls are bounded by `until` (money time).
+
+    Raises `Unreachable` for anything that a later attempt may mend, `HostKeyMismatch` for a wrong host (never retried),
+    `HostError` for everything that the host itself says is wrong.
+    """
+
+    def keys(self, run: RunId) -> tuple[str, HostKey]:
+        """The run's own SSH client public key and host key, made once and kept under the run directory with mode 0600."""
+        ...
+
+    def pin(self, run: RunId, endpoint: Endpoint, public_key: str) -> str:
+        """Write the run's known_hosts (one line) and return the fingerprint. Touches no network."""
+        ...
+
+    def scan(self, run: RunId, endpoint: Endpoint, until: Time) -> str:
+        """The public key that the host presents, unauthenticated: only for trust on first use or to compare a fingerprint."""
+        ...
+
+    def check(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostFacts:
+        """Log in once, look at device, driver, memory, volumes, space, clock and ports, and compare with the spec."""
+        ...
+
+    def preview(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> SendList:
+        """rsync dry run: what would be sent, nothing sent."""
+        ...
+
+    def send(self, run: RunId, endpoint: Endpoint, spec: Spec, approved: SendList, until: Time) -> tuple[int, int]:
+        """Send the approved list and verify sha256 of every file on the host; returns (files, bytes) verified.
+
+        Raises `HostError` when a source changed since the list was approved or a hash differs.
+        """
+        ...
+
+    def launch(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], deadline: Time, resume: str, until: Time
+    ) -> str:
+        """Record what lies in the output directory, start the supervisor in tmux and return the boot id.
+
+        Safe to repeat: a supervisor of this run that was started before is found, not started twice.
+        """
+        ...
+
+    def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
+        """What the supervisor says; `missing` when none of this run was ever started on this boot."""
+        ...
+
+    def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
+        """Rewrite the host's deadline file and return what it says afterwards."""
+        ...
+
+    def seal(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Sealed:
+        """Stop training at an update boundary, leave nothing writing, hash the newest complete generations and telemetry.
+
+        Safe to repeat; a second seal of the same end gives the same generations.
+        """
+        ...
+
+    def hash_generation(self, run: RunId, endpoint: Endpoint, spec: Spec, generation: str, until: Time) -> Generation:
+        """Hash one complete generation on the host (for mirroring while training runs)."""
+        ...
+
+    def fetch(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, generation: Generation, into: str, until: Time, progress: Progress
+    ) -> bool:
+        """Bring the generation's files into directory `into`, resuming what is there; True when all bytes are there.
+
+        Returns False when `until` came first. Only regular files named in `generation` are written.
+        """
+        ...
+
+    def close(self, run: RunId) -> None:
+        """Close connections; touches nothing on the host."""
+        ...
+
+
+class Store(Protocol):
+    """Independent storage for copies. A verified generation is never written over."""
+
+    def find(self, run: RunId, destination: str, generation: Generation) -> Copied | None:
+        """A published copy with exactly this content, read again from disk; None when there is none."""
+        ...
+
+    def attempt(self, run: RunId, destination: str, generation: Generation) -> str:
+        """A private directory for this attempt; an unfinished attempt of the same content is reused."""
+        ...
+
+    def publish(self, run: RunId, destination: str, generation: Generation, attempt: str) -> Copied:
+        """Hash the attempt from disk, compare, write the hash list, publish by one rename. Raises `CopyError`."""
+        ...
+
+    def discard(self, attempt: str) -> None:
+        """Remove a spoiled attempt."""
+        ...
+
+    def prune(self, run: RunId, destination: str, keep_last: int, keep: tuple[str, ...]) -> tuple[str, ...]:
+        """Remove old published generations beyond the last n, never one named in `keep`; returns what was removed."""
+        ...
+
+    def free_bytes(self, destination: str) -> int:
+        """Free space at the destination."""
+        ...
+
+
+class Notify(Protocol):
+    """Tells a person."""
+
+    def __call__(self, run: RunId, level: str, message: str) -> None:
+        """`level` is info, warning or alarm."""
+        ...
+
+
+class Locks(Protocol):
+    """Advisory locks of this computer."""
+
+    def bulk(self, run: RunId) -> AbstractContextManager[bool]:
+        """Yields True when this process may do bulk work for the run, False when another one does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ports:
+    """All ports of one driver."""
+
+    clock: Clock
+    journal: Journal
+    providers: Callable[[str], Provider]
+    host: Host
+    store: Store
+    notify: Notify
+    locks: Locks
+    secret: Callable[[str], str | None]
+    random_bytes: Callable[[int], bytes]
+    progress: Progress
+    authorized_keys: tuple[str, ...] = ()
+    """Further SSH public keys that every rental accepts (config.ssh.authorized_keys)."""
+    bug: Callable[[str, BaseException], None] = lambda what, error: None
+    """Writes a traceback of an unexpected exception to a file."""
+
+
+def no_progress(what: str, done: float, total: float) -> None:
+    """A `Progress` that shows nothing."""
+
+

@@ -1,0 +1,114 @@
+"""The provider contract: few calls, each with its obligation. An adapter only calls and translates.
+
+No policy, no printing, no journal, no sleep in an adapter. Every call takes `until`, the money time after which its answer is
+worth nothing; it must return or raise by then. Any exception of `provision` means that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from gpuops.values import Charge, Created, Inventory, Need, Observation, Offer, Order, Ref, Refused, Scope, Time
+
+Grade = Literal["none", "declared", "read back", "observed to fire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What code cannot show about a provider. Where a fact is not confirmed, the expensive answer stands here."""
+
+    idempotency_token: bool
+    """A provider-side token makes a repeated create harmless."""
+    billing_unit_s: int
+    stopped_bills: tuple[str, ...]
+    """What a stopped rental goes on billing for."""
+    outlives: tuple[str, ...]
+    """Kinds that survive the end of the rental."""
+    listing_lag_s: float | None
+    """Guaranteed bound after which a created rental is listed; None where no vendor text guarantees one."""
+    deadline: Grade
+    """The best grade that the provider's own timer has reached."""
+    end_movable: bool
+    host_key_route: Literal["injected", "read back", "none"]
+    kinds: tuple[str, ...]
+    """Every kind that `list_billable` can list; `rental` is among them."""
+    simulated: bool = False
+    """The devices are pretended; every screen says so."""
+
+
+class Provider(Protocol):
+    """One account on one cloud."""
+
+    name: str
+    traits: Traits
+
+    def account(self) -> str:
+        """The account behind the credentials. Raises `CredentialsError` when they are not good."""
+        ...
+
+    def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
+        """Live offers for `need`, cheapest first; buys nothing."""
+        ...
+
+    def prepare(self, order: Order, until: Time) -> tuple[Ref, ...]:
+        """Make the free objects that the order needs, named by its nonce; safe to repeat."""
+        ...
+
+    def provision(self, order: Order, until: Time) -> Created | Refused:
+        """Send **one** create call, with the mark inside it. Never waits for the machine.
+
+        `Refused` only when the provider certainly did nothing. Any exception means unknown.
+        """
+        ...
+
+    def inspect(self, ref: Ref, until: Time) -> Observation:
+        """A fresh look. Words that the adapter does not know become `unknown`, which counts as billing.
+
+        `absent` only when an authenticated answer says so. May report a late `refused`.
+        """
+        ...
+
+    def terminate(self, ref: Ref, until: Time) -> None:
+        """Ask for the end of any kind of billable; safe to repeat. Returning means *requested*, never *gone*."""
+        ...
+
+    def list_billable(self, scope: Scope, until: Time) -> Inventory:
+        """Everything that bills or is ours, whoever made it. What cannot be read is a gap; an unreadable answer raises."""
+        ...
+
+
+@runtime_checkable
+class MovesEnd(Protocol):
+    """The provider has a timer of its own that ends a rental, and it can be moved."""
+
+    def set_end(self, ref: Ref, at: Time, until: Time) -> Time:
+        """Move the timer to `at` and return what the provider says afterwards, read back by a separate call."""
+        ...
+
+
+@runtime_checkable
+class MovesMark(Protocol):
+    """The mark on a rental can be rewritten."""
+
+    def set_mark(self, ref: Ref, limit_at: Time, until: Time) -> Time:
+        """Rewrite the limit in the mark of `ref` and return the limit read back."""
+        ...
+
+
+@runtime_checkable
+class TellsHostKey(Protocol):
+    """The host key's fingerprint can be read over the authenticated API."""
+
+    def host_key(self, ref: Ref, until: Time) -> str | None:
+        """The fingerprint (`SHA256:…`), or None while the provider does not know it yet."""
+        ...
+
+
+@runtime_checkable
+class TellsCharges(Protocol):
+    """The provider shows what it has charged."""
+
+    def charges(self, start: Time, end: Time, until: Time) -> tuple[Charge, ...]:
+        """Usage records that overlap the window, ours or not."""
+        ...

@@ -1,0 +1,457 @@
+"""The words of gpuops as frozen values. Times are seconds since 1970 UTC (`Time`), sizes bytes unless the name says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+Time = float
+PurchaseId = str
+RunId = str
+
+# --- money ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """An amount in one currency; written as a decimal string."""
+
+    amount: Decimal
+    currency: str = "USD"
+
+    def __add__(self, other: Money) -> Money:
+        if other.currency != self.currency:
+            raise ValueError(f"cannot add {other.currency} to {self.currency}")
+        return Money(self.amount + other.amount, self.currency)
+
+    def times(self, factor: float | Decimal) -> Money:
+        """Multiply by a plain number."""
+        return Money(self.amount * Decimal(str(factor)), self.currency)
+
+    def __str__(self) -> str:
+        return f"{self.amount.quantize(Decimal('0.0001')).normalize():f} {self.currency}"
+
+
+# --- what can be bought --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The accelerator of an offer; `memory_gb` is per device."""
+
+    name: str
+    count: int
+    memory_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What the manifest asks a provider for."""
+
+    device: str
+    count: int = 1
+    region: str | None = None
+    offer: str | None = None
+    disk_gb: float = 0
+    max_price_per_hour: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something that can be bought now. `rate` is per hour and covers everything that the create call starts to bill."""
+
+    id: str
+    provider: str
+    account: str
+    region: str
+    product: str
+    device: Device
+    rate: Money
+    billing_unit_s: int
+    observed_at: Time
+    source: str
+    terms: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is written on every resource at creation. `host_key` is the fingerprint where there is room, else empty."""
+
+    run: RunId
+    nonce: str
+    owner: str
+    limit_at: Time
+    host_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeUse:
+    """A volume that exists already, attached by id and mounted at `mount`."""
+
+    id: str
+    mount: str
+    min_free_gb: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostKey:
+    """A per-run SSH host key. The private half exists only in the run directory and inside the create call."""
+
+    private: str
+    public: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Everything that one create call needs."""
+
+    mark: Mark
+    member: int
+    offer: Offer
+    image: str
+    disk_gb: float
+    volumes: tuple[VolumeUse, ...]
+    ssh_public_keys: tuple[str, ...]
+    host_key: HostKey | None
+    startup: str
+    ends_at: Time
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The full name of a billable; ids are unique only together with account and region."""
+
+    provider: str
+    account: str
+    region: str
+    kind: str
+    id: str
+
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.region}/{self.kind}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The provider says that it made `ref`. `created_at` is the provider's own time where it tells."""
+
+    ref: Ref
+    created_at: Time | None = None
+    rate: Money | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The provider certainly did nothing."""
+
+    reason: str
+    kind: Literal["capacity", "price", "quota", "invalid", "account"] = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where SSH answers."""
+
+    host: str
+    port: int
+    user: str = "root"
+
+
+ObservedState = Literal["starting", "running", "stopped", "ending", "terminal", "absent", "refused", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One fresh look at a billable. `unknown` counts as billing; `terminal` and `absent` are the provider's word, not proof."""
+
+    ref: Ref
+    state: ObservedState
+    bills: tuple[str, ...]
+    reason: str = ""
+    endpoint: Endpoint | None = None
+    created_at: Time | None = None
+    ends_at: Time | None = None
+    provider_time: Time | None = None
+    raw_state: str = ""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Billable:
+    """One thing on the account that costs money or is ours. `bills` empty means that it is shown but free."""
+
+    ref: Ref
+    name: str
+    mark: Mark | None
+    bills: tuple[str, ...]
+    since: Time | None
+    rate: Money
+    parent: str = ""
+    nonce: str = ""
+    """The nonce parsed from the best carrier; set even when the rest of the mark is damaged."""
+    damaged: bool = False
+    """The mark's check characters do not fit: alarm, no other action."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which kinds in which regions a listing covers; an empty tuple means all."""
+
+    kinds: tuple[str, ...] = ()
+    regions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A page, region or kind that could not be read."""
+
+    region: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A listing; complete exactly when `gaps` is empty."""
+
+    account: str
+    scope: Scope
+    items: tuple[Billable, ...]
+    gaps: tuple[Gap, ...]
+    provider_time: Time | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One line of the provider's own usage record."""
+
+    ref: Ref
+    nonce: str
+    start: Time
+    end: Time | None
+    amount: Money
+    kind: str
+
+
+# --- the spec: what a manifest means ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What the host must show before anything is transferred."""
+
+    device: str = ""
+    count: int = 1
+    memory_gb: float = 0
+    driver: str = ""
+    """Lowest accepted driver version, dotted numbers."""
+    free_gb: float = 1
+    clock_skew_s: float = 30
+    ports: tuple[int, ...] = (22,)
+    """The ports that the rental may publish, exactly."""
+    on_failure: Literal["down", "hold"] = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One tree that goes to the host; `source` is absolute, `destination` absolute on the host."""
+
+    source: str
+    destination: str
+    exclude: tuple[str, ...] = ()
+    follow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """The command to run. `resume_argument` is put before the path of a generation when resuming."""
+
+    argv: tuple[str, ...]
+    workdir: str
+    resume_argument: str = ""
+    wall_clock_s: float = 0
+    """0 means: until the deadline."""
+    grace_s: float = 30
+    max_updates: int = 0
+    max_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the program publishes generations, and where they are copied to. `best` names a heartbeat metric, lower is better."""
+
+    directory: str
+    destination: str
+    keep_last: int = 2
+    best: str = ""
+    mirror: bool = True
+    load_check: tuple[str, ...] = ()
+    expected_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Teardown:
+    """When teardown begins by itself."""
+
+    when: Literal["ended", "manual"] = "ended"
+    keep_failed_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A manifest, checked and made absolute: the only form that anything but `manifest` reads."""
+
+    name: str
+    owner: str
+    provider: str
+    need: Need
+    image: str
+    disk_gb: float
+    volumes: tuple[VolumeUse, ...]
+    checks: Checks
+    transfers: tuple[Transfer, ...]
+    max_total_bytes: int
+    inputs_sha256: str
+    env: tuple[tuple[str, str], ...]
+    secrets: tuple[str, ...]
+    train: Train
+    outputs: Outputs
+    cap: Money
+    deadline_s: float
+    """Seconds from approval to the deadline; 0 when `deadline_at` is set."""
+    deadline_at: Time
+    hold_s: float
+    setup_s: float
+    """A run that is ready but not launched goes down after this long."""
+    teardown: Teardown
+    accept_first_use: bool = False
+    """The manifest accepts trust on first use of the host key, in so many words."""
+    manifest_path: str = ""
+
+
+# --- what the host says ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison of expected against seen."""
+
+    name: str
+    expected: str
+    seen: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileHash:
+    """A regular file: path relative to its generation (or tree), size, sha256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One complete published checkpoint with its hash list, or the pseudo generation `telemetry`."""
+
+    id: str
+    step: int
+    files: tuple[FileHash, ...]
+    metric: float | None = None
+    left_behind: tuple[str, ...] = ()
+    """Links and special files, which are not carried back."""
+
+    @property
+    def bytes(self) -> int:
+        """Total size."""
+        return sum(f.size for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class SendFile:
+    """One line of a transfer list; `kind` is file, directory or link."""
+
+    path: str
+    size: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendList:
+    """The answer of a dry run, per transfer, with what a person should look at before approving."""
+
+    trees: tuple[tuple[str, tuple[SendFile, ...]], ...]
+    """(destination, files) in the order of the spec's transfers."""
+    excluded: tuple[str, ...]
+    suspicious: tuple[str, ...]
+    total_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """What the supervisor and the output directory say now."""
+
+    phase: Literal["missing", "starting", "running", "ended"]
+    boot_id: str
+    host_time: Time
+    outcome: str = ""
+    exit_code: int | None = None
+    reason: str = ""
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    beat: dict[str, Any] = field(default_factory=dict)
+    """The last complete line of heartbeat.jsonl."""
+    generations: tuple[str, ...] = ()
+    """Ids of complete generations, oldest first."""
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The end of training as the host shows it. `generations` newest first; empty when none was published."""
+
+    outcome: str
+    exit_code: int | None
+    reason: str
+    generations: tuple[Generation, ...]
+    telemetry: Generation
+    hashed_with: str = "hashlib"
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A verified copy, published under `path`."""
+
+    generation: str
+    path: str
+    bytes: int
+    digest: str
+
+
+# --- the journal's records ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A wish, a decision or a fact. `data` holds JSON values only."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+    purchase: PurchaseId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An event in the journal: `at` is money time, `wall` this computer's clock."""
+
+    run: RunId
+    seq: int
+    event: Event
+    decision: bool
+    at: Time
+    wall: Time
