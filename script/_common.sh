@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by the scripts in this folder; source it. Works with bash 3.2 (macOS) and needs nothing else.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
