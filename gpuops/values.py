@@ -263,6 +263,8 @@ class Transfer:
     destination: str
     exclude: tuple[str, ...] = ()
     follow: bool = False
+    include_ignored: bool = False
+    """Send files that git ignores, too: for generated inputs inside a work tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,7 @@ class Spec:
     transfers: tuple[Transfer, ...]
     max_total_bytes: int
     inputs_sha256: str
+    """Absolute path on the host of a list in sha256sum form; its paths start at its own folder. Empty: none."""
     env: tuple[tuple[str, str], ...]
     secrets: tuple[str, ...]
     train: Train

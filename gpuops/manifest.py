@@ -1,0 +1,344 @@
+"""From a manifest (YAML) to a frozen spec. Every complaint names file, line and key; all of them are reported at once.
+
+`load` is what the commands call. The keys stand in `manifest_keys`; what one key alone cannot show is checked here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import getpass
+import os
+import posixpath
+import re
+import socket
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from gpuops import shapes, yamlpos
+from gpuops.errors import ManifestError
+from gpuops.manifest_keys import FIRST_USE, Manifest
+from gpuops.values import Checks, Money, Need, Outputs, Spec, Teardown, Train, Transfer, VolumeUse
+from gpuops.yamlpos import Document, KeyPath, key_text
+
+Problem = tuple[KeyPath, str]
+
+GB = 1_000_000_000
+_SHOWN_PROBLEMS = 20
+_SECRET_ADVICE = "put the name under `secrets` and the value into keyring or environment"
+
+
+def load(path: str | Path, *, environ: Mapping[str, str] | None = None, now: float | None = None) -> Spec:
+    """Read and check the manifest at `path`; relative paths in it start at its own folder.
+
+    `environ` (default: this process's) gives owner and home folder; with `now` a deadline in the past is refused.
+    Raises `ManifestError` at the first complaint, with all others in its message.
+    """
+    environ = os.environ if environ is None else environ
+    document = yamlpos.read(Path(path))
+    try:
+        keys = Manifest.model_validate(document.value)
+    except ValidationError as error:
+        raise _all(document, [_plain_words(document, dict(item)) for item in error.errors(include_url=False)]) from None
+    folder = Path(os.path.abspath(path)).parent
+    spec = _spec(keys, folder, environ, str(Path(os.path.abspath(path))))
+    problems = [problem for check in CHECKS for problem in check(keys, spec)]
+    if keys.owner is None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}", spec.owner):
+        problems.append((("owner",), f"$GPUOPS_OWNER is {spec.owner!r}: must be 1 to 64 letters, digits and . _ @ + -"))
+    if now is not None and 0 < spec.deadline_at <= now:
+        problems.append((("deadline",), "lies in the past"))
+    if problems:
+        raise _all(document, problems)
+    return spec
+
+
+def export_schema() -> dict[str, Any]:
+    """The JSON Schema of a manifest, for editors; `manifests/schema.json` holds it."""
+    schema = Manifest.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+# --- complaints ----------------------------------------------------------------------------------------------------
+
+
+def _all(document: Document, problems: list[Problem]) -> ManifestError:
+    """One error out of many, in the order of the file."""
+    ordered = sorted(dict.fromkeys(problems), key=lambda p: document.line(p[0]))
+    texts = [f"{document.file}:{document.line(path)}: {key_text(path)}: {text}" for path, text in ordered]
+    (path, message), others = ordered[0], texts[1:]
+    if others:
+        more = [f"and {len(others) - _SHOWN_PROBLEMS} more"] if len(others) > _SHOWN_PROBLEMS else []
+        message = "\n".join([message, *others[:_SHOWN_PROBLEMS], *more])
+    return ManifestError(message, file=document.file, line=document.line(path), key=key_text(path))
+
+
+def _plain_words(document: Document, item: dict[str, Any]) -> Problem:
+    """Translate one of pydantic's complaints."""
+    path: KeyPath = tuple(part for part in item["loc"] if part != "[key]")
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "extra_forbidden":
+        return path, _unknown_key(path)
+    if kind == "missing":
+        return path, "is required"
+    if kind == "value_error":
+        return path, str(context["error"])
+    if kind == "literal_error":
+        return path, f"must be {context['expected'].replace(chr(39), '')}, not {item['input']!r}"
+    if kind in ("model_type", "dict_type", "model_attributes_type"):
+        return path, "must be a mapping: lines of the form `key: value`"
+    if kind in ("tuple_type", "list_type"):
+        return path, "must be a list: lines that begin with `- `"
+    if kind == "string_type":
+        return path, "must be text"
+    if kind == "too_short":
+        return path, "must not be empty"
+    return path, str(item["msg"])
+
+
+def _unknown_key(path: KeyPath) -> str:
+    known = list(_model_at(path[:-1]).model_fields)
+    key = str(path[-1])
+    if key == "<<":
+        return "merge keys are not accepted: write the values out"
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.6)
+    if near:
+        return f"unknown key; did you mean {near[0]}?"
+    return f"unknown key; known here: {', '.join(known)}"
+
+
+def _model_at(path: KeyPath) -> type[BaseModel]:
+    """The model that describes the mapping at `path`."""
+    model: type[BaseModel] = Manifest
+    for part in path:
+        if isinstance(part, str):
+            model = next(_models_in(model.model_fields[part].annotation))
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in typing.get_args(annotation):
+        yield from _models_in(argument)
+
+
+# --- the spec ------------------------------------------------------------------------------------------------------
+
+
+def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -> Spec:
+    resources, checks, train, outputs = keys.resources, keys.checks, keys.train, keys.outputs
+    return Spec(
+        name=keys.name,
+        owner=keys.owner or default_owner(environ),
+        provider=keys.provider,
+        need=Need(
+            device=resources.device,
+            count=resources.count,
+            region=resources.region,
+            offer=resources.offer,
+            disk_gb=resources.disk / GB,
+            max_price_per_hour=resources.max_price_per_hour,
+        ),
+        image=resources.image or "",
+        disk_gb=resources.disk / GB,
+        volumes=tuple(VolumeUse(v.id, v.mount, v.min_free / GB) for v in keys.volumes),
+        checks=Checks(
+            device=resources.device,
+            count=resources.count,
+            memory_gb=resources.memory / GB,
+            driver=checks.driver or "",
+            free_gb=checks.free / GB,
+            clock_skew_s=checks.clock_skew,
+            ports=checks.ports,
+            on_failure=checks.on_failure,
+        ),
+        transfers=tuple(
+            Transfer(_local(t.source, folder, environ), t.to, t.exclude, t.follow, t.git_ignored == "include")
+            for t in keys.transfers
+        ),
+        max_total_bytes=keys.max_total,
+        inputs_sha256=keys.inputs_sha256 or "",
+        env=tuple(sorted(keys.env.items())),
+        secrets=keys.secrets,
+        train=Train(
+            argv=train.argv,
+            workdir=train.workdir,
+            resume_argument=train.resume_argument or "",
+            wall_clock_s=train.wall_clock or 0.0,
+            grace_s=train.grace,
+            max_updates=train.max_updates,
+            max_tokens=train.max_tokens,
+        ),
+        outputs=Outputs(
+            directory=outputs.directory,
+            destination=_local(outputs.copy_to, folder, environ),
+            keep_last=outputs.keep_last,
+            best=outputs.best or "",
+            mirror=outputs.mirror,
+            load_check=outputs.load_check,
+            expected_bytes=outputs.expected_bytes,
+        ),
+        cap=Money(keys.budget.cap),
+        deadline_s=keys.deadline[0],
+        deadline_at=keys.deadline[1],
+        hold_s=keys.hold,
+        setup_s=keys.setup,
+        teardown=Teardown(keys.teardown.when, keys.teardown.keep_failed or 0.0),
+        accept_first_use=keys.host_key == FIRST_USE,
+        manifest_path=path,
+    )
+
+
+def default_owner(environ: Mapping[str, str]) -> str:
+    """`$GPUOPS_OWNER`, else user@host; characters that no provider's tag accepts become `-`."""
+    if environ.get("GPUOPS_OWNER"):
+        return environ["GPUOPS_OWNER"]
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as in many containers
+        user = f"uid{os.getuid()}"
+    return re.sub(r"[^A-Za-z0-9._@+-]", "-", f"{user}@{socket.gethostname()}")[:64].lstrip("._@+-") or "unknown"
+
+
+def _local(text: str, folder: Path, environ: Mapping[str, str]) -> str:
+    """A path on this computer: `~` expanded, relative to the manifest, without `..`."""
+    home = environ.get("HOME", "")
+    if home and (text == "~" or text.startswith("~/")):
+        text = home + text[1:]
+    return os.path.abspath(folder / text)
+
+
+# --- what one key alone cannot show --------------------------------------------------------------------------------
+
+
+def _check_numbers(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    if keys.members != 1:
+        yield ("members",), "only 1 is accepted for now"
+    if not 1 <= keys.resources.count <= 64:
+        yield ("resources", "count"), "must be between 1 and 64"
+    if keys.outputs.keep_last < 2:
+        yield ("outputs", "keep_last"), "must be at least 2, so that one damaged generation never is the only one"
+    for index, port in enumerate(keys.checks.ports):
+        if not 1 <= port <= 65535:
+            yield ("checks", "ports", index), f"{port} is not a port (1 to 65535)"
+    if 22 not in keys.checks.ports:
+        yield ("checks", "ports"), "must contain 22: the host is reached by SSH"
+    if keys.teardown.when == "manual" and keys.teardown.keep_failed:
+        yield ("teardown", "keep_failed"), "has no effect with `when: manual`: nothing goes down by itself there"
+
+
+def _check_local(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    """Sources exist; the copies do not land inside what is sent next time; only local copies for now."""
+    for index, transfer in enumerate(spec.transfers):
+        here: KeyPath = ("transfers", index, "source")
+        if not os.path.exists(transfer.source):
+            yield here, f"{transfer.source} does not exist"
+        elif not os.path.isdir(transfer.source):
+            yield here, f"{transfer.source} is not a folder"
+        inner = _inside(spec.outputs.destination, transfer.source)
+        if inner is not None and not _excluded(inner, transfer.exclude):
+            yield (
+                ("outputs", "copy_to"),
+                f"lies inside {key_text(here)}: the next run would send the copies; add /{inner} to its exclude",
+            )
+    if re.match(r"[a-z][a-z0-9+.-]*://", keys.outputs.copy_to) or re.match(r"[^/]+@?[^/]*:", keys.outputs.copy_to):
+        yield ("outputs", "copy_to"), "must be a local folder for now"
+    elif os.path.exists(spec.outputs.destination) and not os.path.isdir(spec.outputs.destination):
+        yield ("outputs", "copy_to"), f"{spec.outputs.destination} is not a folder"
+
+
+def _check_host_paths(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    """What is sent and what is produced on the host stay apart."""
+    places: dict[str, KeyPath] = {}
+    named = [(("volumes", i, "mount"), v.mount) for i, v in enumerate(spec.volumes)]
+    for path, place in [*named, *((("transfers", i, "to"), t.destination) for i, t in enumerate(spec.transfers))]:
+        if place in places:
+            yield path, f"{place} is already used by {key_text(places[place])}"
+        places.setdefault(place, path)
+    directory = spec.outputs.directory
+    for index, transfer in enumerate(spec.transfers):
+        inner = _inside(directory, transfer.destination)
+        if inner == "":
+            yield ("outputs", "directory"), f"is where transfers[{index}] goes: results must not mix with what was sent"
+        elif inner is not None and not _excluded(inner, transfer.exclude):
+            yield (
+                ("outputs", "directory"),
+                f"lies inside transfers[{index}].to: add /{inner} to its exclude",
+            )
+        if _inside(transfer.destination, directory):
+            yield ("transfers", index, "to"), f"lies inside outputs.directory ({directory})"
+
+
+def _check_inputs(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    """A hash list that travels with a transfer must exist here, before money is spent."""
+    fitting = [(inner, t) for t in spec.transfers if (inner := _inside(spec.inputs_sha256, t.destination))]
+    for inner, transfer in sorted(fitting, key=lambda pair: len(pair[0]))[:1]:
+        local = os.path.join(transfer.source, inner)
+        if os.path.isdir(transfer.source) and not os.path.isfile(local):
+            yield ("inputs_sha256",), f"would be sent from {local}, which does not exist: make the inputs first"
+
+
+def _check_secrets(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    """No value of a manifest looks like a secret; names are used once."""
+    for name, value in keys.env.items():
+        here: KeyPath = ("env", name)
+        if name.startswith("GPUOPS_"):
+            yield here, "names that begin with GPUOPS_ are set by gpuops itself"
+        elif shapes.secret_name(name):
+            yield (
+                here,
+                f"looks like a secret by its name: {_SECRET_ADVICE}",
+            )
+        elif shapes.secret_value(value):
+            yield (
+                here,
+                f"its value looks like a secret: {_SECRET_ADVICE}",
+            )
+        if "\0" in value:
+            yield here, "must not contain a NUL character"
+    for index, name in enumerate(keys.secrets):
+        if name.startswith("GPUOPS_"):
+            yield ("secrets", index), "names that begin with GPUOPS_ are set by gpuops itself"
+        if name in keys.env:
+            yield ("secrets", index), f"{name} stands under env, too"
+        if name in keys.secrets[:index]:
+            yield ("secrets", index), f"{name} is given twice"
+    for section, argv in (("train", keys.train.argv), ("outputs", keys.outputs.load_check)):
+        for index, argument in enumerate(argv):
+            path: KeyPath = (section, "argv" if section == "train" else "load_check", index)
+            if "\0" in argument or (index == 0 and not argument.strip()):
+                yield path, "must not be empty or contain a NUL character"
+            if shapes.secret_value(argument.rpartition("=")[2]) or shapes.secret_value(argument):
+                yield path, "looks like a secret; every process on the host can read arguments: use `secrets`"
+
+
+CHECKS: tuple[Callable[[Manifest, Spec], Iterator[Problem]], ...] = (
+    _check_numbers,
+    _check_local,
+    _check_host_paths,
+    _check_inputs,
+    _check_secrets,
+)
+
+
+def _inside(path: str, folder: str) -> str | None:
+    """The way from `folder` to `path` when it lies inside or is the same (then empty); else None."""
+    if path == folder:
+        return ""
+    return path[len(folder) :].lstrip("/") if path and path.startswith(folder.rstrip("/") + "/") else None
+
+
+def _excluded(inner: str, patterns: tuple[str, ...]) -> bool:
+    """Whether an rsync-like exclude pattern covers `inner`: a leading / anchors it, else any part may match."""
+    parts = inner.split("/")
+    parents = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    for pattern in patterns:
+        bare = posixpath.normpath(pattern.strip("/") or ".").removesuffix("/**")
+        candidates = parents if pattern.startswith("/") or "/" in bare else parts
+        if any(fnmatch.fnmatchcase(candidate, bare) for candidate in candidates):
+            return True
+    return False

@@ -1,0 +1,239 @@
+"""The keys of a manifest as pydantic models: types, defaults and one sentence each. `manifest` turns them into a spec.
+
+The texts in `description` go into the JSON Schema, which editors show; `manifests/reference.yaml` explains more.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from gpuops import units
+
+FIRST_USE = "trust on first use, accepted"
+
+
+def _text(read: Callable[[str], Any]) -> BeforeValidator:
+    """Run a reader on the text of a scalar; a default that is no text has been checked by its author."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, (list, dict)):
+            raise ValueError("must be a single value, not a list or a mapping")
+        return read(value) if isinstance(value, str) else value
+
+    return BeforeValidator(check)
+
+
+def _duration(text: str) -> float:
+    seconds = units.duration_s(text)
+    if seconds <= 0:
+        raise ValueError("must be longer than 0")
+    return seconds
+
+
+def _whole(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text == "true"
+
+
+def _amount(text: str) -> Decimal:
+    amount = units.money(text)[0]
+    if amount <= 0:
+        raise ValueError("must be more than 0")
+    return amount
+
+
+def _deadline(text: str) -> tuple[float, float]:
+    """Returns (seconds from approval, seconds since 1970); one of them is 0."""
+    if re.match(r"[0-9]{4}-", text):
+        return 0.0, units.instant(text)
+    return _duration(text), 0.0
+
+
+def _plain(text: str) -> str:
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise ValueError("must not contain control characters such as line breaks")
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _host_path(text: str) -> str:
+    _plain(text)
+    if not text.startswith("/"):
+        raise ValueError(f"{text!r} is a path on the host and must be absolute (begin with /)")
+    normal = posixpath.normpath("/" + text.lstrip("/"))
+    if normal != text.rstrip("/") or text == "/":
+        raise ValueError(
+            f"{text!r} is not a plain path on the host" + (f": write {normal}" if normal != "/" else ": not / itself")
+        )
+    if normal.split("/")[1] in ("proc", "sys", "dev"):
+        raise ValueError(f"{normal} belongs to the host's kernel")
+    return normal
+
+
+def _matching(pattern: str, message: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} {message}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _schema(kind: str | list[str], **more: Any) -> WithJsonSchema:
+    return WithJsonSchema({"type": kind, **more})
+
+
+Duration = Annotated[float, _text(_duration), _schema("string", pattern=units.DURATION_PATTERN)]
+Size = Annotated[int, _text(units.size_bytes), _schema("string", pattern=units.SIZE_PATTERN)]
+Amount = Annotated[Decimal, _text(_amount), _schema(["number", "string"], pattern=units.MONEY_PATTERN)]
+Deadline = Annotated[tuple[float, float], _text(_deadline), _schema("string")]
+Whole = Annotated[int, _text(_whole), _schema("integer", minimum=0)]
+Flag = Annotated[bool, _text(_flag), _schema("boolean")]
+Plain = Annotated[str, AfterValidator(_plain)]
+Scalar = Annotated[str, _schema(["string", "number", "boolean"])]
+HostPath = Annotated[str, AfterValidator(_host_path), _schema("string", pattern="^/.+")]
+Name = Annotated[
+    str, _matching(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", "must be 1 to 40 of a-z, 0-9 and -, with no - at either end")
+]
+Owner = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}", "must be 1 to 64 letters, digits and . _ @ + -")]
+VariableName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "is not the name of an environment variable")]
+Version = Annotated[str, _matching(r"[0-9]+(\.[0-9]+){0,3}", "is not a version: write dotted numbers such as 550.54")]
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Resources(_Keys):
+    """What to rent."""
+
+    device: Plain = Field(description="Accelerator that the offer's device name must contain, such as A100.")
+    count: Whole = Field(1, description="How many of them in one machine.")
+    memory: Size = Field(0, description="Least memory of each device, such as 80GB.")
+    region: Plain | None = Field(None, description="Region; without it the cheapest one.")
+    offer: Plain | None = Field(None, description="Exact id of an offer; without it the cheapest that fits.")
+    disk: Size = Field(0, description="Disk to rent with the machine; without it what the offer comes with.")
+    image: Plain | None = Field(None, description="Image to start; without it the provider's default.")
+    max_price_per_hour: Amount | None = Field(None, description="Refuse offers above this price in USD per hour.")
+
+
+class Volume(_Keys):
+    """A volume that exists already."""
+
+    id: Plain = Field(description="The provider's id of the volume.")
+    mount: HostPath = Field(description="Where it must be mounted on the host.")
+    min_free: Size = Field(0, description="Least free space on it.")
+
+
+class Checks(_Keys):
+    """What the host must show before anything is sent."""
+
+    driver: Version | None = Field(None, description="Lowest accepted driver version.")
+    free: Size = Field(1_000_000_000, description="Least free space where outputs are written.")
+    clock_skew: Duration = Field(30.0, description="Largest difference between the host's clock and the provider's.")
+    ports: tuple[Whole, ...] = Field((22,), description="The ports that the rental publishes, exactly.")
+    on_failure: Literal["down", "hold"] = Field("down", description="Tear down at once, or hold for a look.")
+
+
+class Transfer(_Keys):
+    """A folder that is sent to the host."""
+
+    source: Plain = Field(description="Folder, relative to the manifest's own folder.")
+    to: HostPath = Field(description="Where its contents go on the host.")
+    exclude: tuple[Plain, ...] = Field((), description="Patterns that are not sent, beside the built-in ones.")
+    follow: Flag = Field(False, description="Send what links point to that leave the folder.")
+    git_ignored: Literal["exclude", "include"] = Field("exclude", description="What happens to files that git ignores.")
+
+
+class Train(_Keys):
+    """The program to run."""
+
+    argv: tuple[Annotated[str, _text(str)], ...] = Field(
+        min_length=1, description="Program and arguments, one per item."
+    )
+    workdir: HostPath = Field(description="Folder on the host in which it starts.")
+    resume_argument: Plain | None = Field(
+        None, description="Put before the generation's path when resuming, such as --resume."
+    )
+    wall_clock: Duration | None = Field(None, description="Longest training time; without it until the deadline.")
+    grace: Duration = Field(30.0, description="Time between asking the program to stop and killing it.")
+    max_updates: Whole = Field(0, description="Stop after this many updates; 0 is no limit.")
+    max_tokens: Whole = Field(0, description="Stop after this many tokens; 0 is no limit.")
+
+
+class Outputs(_Keys):
+    """Where results appear and where they are copied to."""
+
+    directory: HostPath = Field(description="Folder on the host in which the program publishes generations.")
+    copy_to: Plain = Field(description="Local folder for verified copies, relative to the manifest's own folder.")
+    keep_last: Whole = Field(2, description="How many verified generations to keep; at least 2.")
+    best: Plain | None = Field(None, description="Heartbeat field whose lowest generation is kept too, such as loss.")
+    mirror: Flag = Field(True, description="Copy published generations while training runs.")
+    load_check: tuple[Annotated[str, _text(str)], ...] = Field(
+        (), description="Command that must load a generation on the host."
+    )
+    expected_bytes: Size = Field(0, description="Expected size of a generation, for the plan's time and room.")
+
+
+class Budget(_Keys):
+    """The money."""
+
+    cap: Amount = Field(description="The most that this run may cost, up to its limit, in USD.")
+
+
+class Teardown(_Keys):
+    """When the end begins by itself."""
+
+    when: Literal["ended", "manual"] = Field(
+        "ended", description="When training ended, or only at the deadline or on `down`."
+    )
+    keep_failed: Duration | None = Field(None, description="How long a failed run stays up for a look.")
+
+
+class Manifest(_Keys):
+    """A gpuops manifest: what to rent, send, run, keep and spend."""
+
+    name: Name = Field(description="Name of the run; part of its id and of the rental's name.")
+    owner: Owner | None = Field(None, description="Who pays and is asked; default $GPUOPS_OWNER, else user@host.")
+    provider: Name = Field(description="Which provider to rent from; `gpuops providers` lists them.")
+    members: Whole = Field(1, description="Number of machines; only 1 for now.")
+    resources: Resources
+    volumes: tuple[Volume, ...] = Field((), description="Existing volumes to attach.")
+    checks: Checks = Field(default_factory=lambda: Checks.model_validate({}))
+    transfers: tuple[Transfer, ...] = Field((), description="Folders to send.")
+    max_total: Size = Field(2_000_000_000, description="Refuse to send more than this in total.")
+    inputs_sha256: HostPath | None = Field(
+        None, description="Hash list on the host (sha256sum form) that inputs must match."
+    )
+    env: dict[VariableName, Scalar] = Field(
+        default_factory=dict, description="Environment of the program; never secrets."
+    )
+    secrets: tuple[VariableName, ...] = Field((), description="Names of secrets, read from keyring or environment.")
+    train: Train
+    outputs: Outputs
+    budget: Budget
+    deadline: Deadline = Field(
+        description="Teardown is complete by then: a duration from approval, or a time with zone."
+    )
+    hold: Duration = Field(
+        900.0, description="From the deadline to the limit, at which everything ends, copied or not."
+    )
+    setup: Duration = Field(1800.0, description="A machine that is ready but not launched goes down after this.")
+    teardown: Teardown = Field(default_factory=lambda: Teardown.model_validate({}))
+    host_key: Literal["trust on first use, accepted"] | None = Field(
+        None, description="Only where a provider offers no way to pin the host key."
+    )
