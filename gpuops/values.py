@@ -1,4 +1,4 @@
-"""The words of gpuops as frozen values. Times are seconds since 1970 UTC (`Time`), sizes bytes unless the name says otherwise."""
+"""The words of gpuops as frozen values. `Time` is seconds since 1970 UTC; sizes are bytes unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where the program publishes generations, and where they are copied to. `best` names a heartbeat metric, lower is better."""
+    """Where generations are published and copied to. `best` names a heartbeat metric; lower is better."""
 
     directory: str
     destination: str

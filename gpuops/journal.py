@@ -1,0 +1,140 @@
+"""The journal: an append-only SQLite table keyed (run, seq). All state is a fold of it.
+
+A decision names the version that it was decided on and is refused as `Stale` when the run moved on; a fact is never refused.
+The schema is built by numbered migrations; a newer schema than this program knows is refused, not guessed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuops.errors import JournalError, Stale
+from gpuops.values import Event, Record, RunId, Time
+
+MIGRATIONS: tuple[str, ...] = (
+    # version 1
+    """
+    create table record (
+        run text not null, seq integer not null, kind text not null, purchase text, decision integer not null,
+        at real not null, wall real not null, data text not null, primary key (run, seq)
+    ) strict, without rowid;
+    create table run (run text primary key, opened_at real not null, closed integer not null default 0) strict;
+    create index run_open on run (opened_at) where closed = 0;
+    """,
+)
+
+_BUSY_TIMEOUT_S = 10.0
+"""Longer than any transaction of ours; a writer stopped inside one makes a JournalError, not a hang."""
+
+
+class SqliteJournal:
+    """The journal on a file, or in memory with the path `:memory:`. One object serves one thread."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        with _translated():
+            if self.path == ":memory:":
+                self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+                _migrate(self._db)
+            else:
+                self._db = _open_file(Path(path))
+
+    def append(self, run: RunId, event: Event, *, expected: int, at: Time, wall: Time) -> Record:
+        """Append a decision made on version `expected`. Raises `Stale` or `JournalError`."""
+        with _translated(), self._transaction():
+            last = self._last(run)
+            if last != expected:
+                raise Stale(f"run {run} is at version {last}, this was decided on {expected}")
+            return self._insert(run, last + 1, event, True, at, wall)
+
+    def append_facts(self, run: RunId, events: tuple[Event, ...], *, at: Time, wall: Time) -> tuple[Record, ...]:
+        """Append facts in one transaction."""
+        with _translated(), self._transaction():
+            last = self._last(run)
+            return tuple(self._insert(run, last + n, e, False, at, wall) for n, e in enumerate(events, 1))
+
+    def records(self, run: RunId, after: int = 0) -> tuple[Record, ...]:
+        """The records of a run with seq greater than `after`, in order."""
+        with _translated():
+            rows = self._db.execute(
+                "select seq, kind, purchase, decision, at, wall, data from record where run = ? and seq > ? order by seq",
+                (run, after),
+            ).fetchall()
+        return tuple(Record(run, q, Event(k, json.loads(j), p), bool(d), a, w) for q, k, p, d, a, w, j in rows)
+
+    def runs(self, *, open_only: bool = False) -> tuple[RunId, ...]:
+        """Run ids, oldest first."""
+        where = "where closed = 0" if open_only else ""
+        with _translated():
+            return tuple(r for (r,) in self._db.execute(f"select run from run {where} order by opened_at, run"))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _last(self, run: RunId) -> int:
+        return int(self._db.execute("select coalesce(max(seq), 0) from record where run = ?", (run,)).fetchone()[0])
+
+    def _insert(self, run: RunId, seq: int, event: Event, decision: bool, at: Time, wall: Time) -> Record:
+        text = json.dumps(event.data, sort_keys=True, separators=(",", ":"))
+        self._db.execute(
+            "insert into record values (?, ?, ?, ?, ?, ?, ?, ?)",
+            (run, seq, event.kind, event.purchase, int(decision), at, wall, text),
+        )
+        if seq == 1:
+            self._db.execute("insert into run (run, opened_at) values (?, ?)", (run, at))
+        # the flag only makes `runs(open_only=True)` flat over thousands of closed runs; the fold decides
+        if event.kind == "closed":
+            self._db.execute("update run set closed = 1 where run = ?", (run,))
+        elif event.kind in REOPENING:
+            self._db.execute("update run set closed = 0 where run = ?", (run,))
+        return Record(run, seq, event, decision, at, wall)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
+
+
+REOPENING = frozenset({"created", "released"})
+"""Kinds that open a closed run again: a late hit, the end of a retention."""
+
+
+def _open_file(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # `journal_mode=wal` on a new file races between processes: creating and migrating happens under a file lock
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+        path.chmod(0o600)
+        if db.execute("pragma journal_mode").fetchone()[0] != "wal":
+            db.execute("pragma journal_mode = wal")
+        db.execute("pragma synchronous = full")
+        _migrate(db)
+    return db
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    version = int(db.execute("pragma user_version").fetchone()[0])
+    if version > len(MIGRATIONS):
+        raise JournalError(f"the journal has schema {version}, this gpuops knows {len(MIGRATIONS)}: use a newer gpuops")
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        db.executescript(f"begin immediate; {script} pragma user_version = {number}; commit;")
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(f"the journal cannot be used: {error}") from error

@@ -1,0 +1,94 @@
+"""Every horizon, gap, poll and hold in one frozen record, each with its reason. Seconds unless the name says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The numbers of one driver; `config.toml` may replace them under `[policy]`."""
+
+    # buying
+    preflight_fresh_s: float = 60
+    """A preflight older than this is made again before an intent."""
+    send_window_s: float = 30
+    """A create call is sent only this long after its intent: a laptop that slept must not buy on waking."""
+    accept_s: float = 30
+    """How long after `send_before` a request already under way may still be accepted."""
+    call_s: float = 30
+    """Bound on one provider call."""
+    intents_max: int = 3
+    """Intents per run, so that no fault can make a run buy without end."""
+    search_fast_s: float = 120
+    search_fast_every_s: float = 5
+    search_active_s: float = 900
+    search_active_every_s: float = 15
+    search_end_s: float = 86_400
+    search_slow_every_s: float = 1_800
+    twin_horizon_s: float = 900
+    """A second hit created later than `send_before` plus this is somebody's clone of our mark."""
+
+    # waiting for the host
+    allocate_s: float = 900
+    """Created → running with an endpoint."""
+    allocate_every_s: float = 3
+    reach_s: float = 300
+    """Endpoint known → checked."""
+    reach_every_s: float = 2
+    launch_s: float = 300
+    """Wish to launch → supervisor started, without the transfer."""
+    transfer_s: float = 14_400
+    """Longest transfer; the deadline usually comes first."""
+
+    # watching
+    status_every_s: float = 10
+    inspect_every_s: float = 60
+    mirror_every_s: float = 60
+    first_update_s: float = 1_800
+
+    # teardown
+    bulk_slice_s: float = 60
+    """A bulk effect returns after this long and goes on by range: nothing else waits longer for it."""
+    seal_extra_s: float = 60
+    """On top of the program's grace: hashing and the load check of one attempt."""
+    copy_margin_s: float = 120
+    """Teardown starts this much before `deadline - copy time`."""
+    copy_margin_part: float = 0.2
+    """The margin is at most this part of the time between plan and deadline, so that short runs still train."""
+    copy_bytes_per_s: float = 20e6
+    """Assumed until a copy has been measured."""
+    resend_every_s: tuple[float, ...] = (10, 30, 120, 300)
+    """Gaps between terminate calls; the last one repeats for ever."""
+    proof_gap_s: float = 10
+    """Between the two rounds of the proof."""
+    proof_every_s: tuple[float, ...] = (3, 5, 10, 30)
+    close_every_s: tuple[float, ...] = (3, 15, 60, 300)
+
+    # everything
+    backoff_s: tuple[float, ...] = (2, 5, 15, 60, 300)
+    """Gaps after the 1st, 2nd … failure in a row of one rule; the last one repeats."""
+    wake_s: float = 2
+    """A sleeping driver looks at the journal this often, since other operators write to it."""
+    clock_warn_s: float = 60
+
+    def backoff(self, failures: int, table: tuple[float, ...] | None = None) -> float:
+        """The gap after `failures` failures in a row (at least 1)."""
+        gaps = table or self.backoff_s
+        return gaps[min(max(failures, 1), len(gaps)) - 1]
+
+    def search_every(self, age_s: float) -> float:
+        """The gap between searches for a purchase whose intent is `age_s` old."""
+        if age_s < self.search_fast_s:
+            return self.search_fast_every_s
+        return self.search_active_every_s if age_s < self.search_active_s else self.search_slow_every_s
+
+
+def with_overrides(policy: Policy, overrides: dict[str, Any]) -> Policy:
+    """Replace numbers by name; a list becomes a tuple. Raises `ValueError` for a name that does not exist."""
+    known = {f.name for f in fields(Policy)}
+    if wrong := sorted(set(overrides) - known):
+        raise ValueError(f"unknown policy number: {', '.join(wrong)}")
+    changes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in overrides.items()}
+    return replace(policy, **changes)

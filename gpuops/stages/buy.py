@@ -1,0 +1,141 @@
+"""Buy: a fresh preflight, then the intent in the journal, then at most one create call, sent only before `send_before`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import partial
+
+from gpuops.codec import to_json
+from gpuops.cost import limit_and_deadline
+from gpuops.errors import CredentialsError
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.provider import MovesMark
+from gpuops.state import Purchase, RunState
+from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
+from gpuops.values import Created, Event, Mark, Order, Refused, Scope, Time
+
+
+def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Buy the rental that the approved plan names, when the run has none that may exist."""
+    if s.wanted not in ("ready", "training") or s.adopted:
+        return None
+    rental = s.rental
+    if rental is not None and not (rental.life == "unknown" and now > rental.intended_at + policy.search_active_s):
+        return None
+    if s.plan_digest not in s.approved:
+        return Ask("Buy this?", s.plan_digest)
+    if (
+        s.preflight_final
+        or len(s.purchases) >= policy.intents_max
+        or any(p.life == "refused" for p in s.purchases.values())
+    ):
+        return None
+    due = s.due("buy", policy)
+    if due > now:
+        return Wait(due, "buying again")
+    fresh = s.preflight_at is not None and now < s.preflight_at + policy.preflight_fresh_s and not s.preflight_problem
+    if not fresh or (s.preflight_at or 0.0) < s.last_intent_at:
+        return Do("buy", partial(_preflight, policy=policy), bounded(now, policy.call_s), detail="preflight")
+    intent = _intent(s, now, policy)
+    effect = partial(_provision, purchase_id=intent.purchase or "")
+    return Do("buy", effect, now + policy.send_window_s, intent.purchase, intent, detail="creating")
+
+
+def _intent(s: RunState, now: Time, policy: Policy) -> Event:
+    number = len(s.purchases) + 1
+    # derived, not drawn, because a rule is pure; the seed was drawn when the run was planned
+    seed = hashlib.sha256(f"{s.seed}/{number}".encode()).digest()
+    nonce = base64.b32encode(seed).decode().lower()[:12]
+    limit, deadline = ends(s, now)
+    mark = Mark(s.run, nonce, s.spec.owner, limit, "")
+    return fact(
+        "intended", f"p{number}", mark=to_json(mark), offer=to_json(s.offer), member=0,
+        send_before=now + policy.send_window_s, deadline=deadline, limit=limit,
+    )  # fmt: skip
+
+
+def ends(s: RunState, now: Time) -> tuple[Time, Time]:
+    """(limit, deadline) for a purchase made now: as planned from now on, and as far as the cap pays."""
+    wanted = s.spec.deadline_at or (s.deadline if s.purchases else now + s.spec.deadline_s)
+    return limit_and_deadline(now, wanted, s.spec.hold_s, s.available(now), s.offer.rate)
+
+
+def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
+    """Look before the intent: account, price, a complete listing, room for the copy, money for the time."""
+    try:
+        provider = ports.providers(s.spec.provider)
+        if provider.account() != s.account:
+            return (_no(f"the credentials now belong to account {provider.account()}, the plan is for {s.account}"),)
+        offers = {o.id: o for o in provider.quote(s.spec.need, do.until)}
+    except CredentialsError as error:
+        return (_no(error.message),)
+    offer = offers.get(s.offer.id)
+    if offer is None:
+        return (_no(f"{s.offer.id} is no longer offered"),)
+    if offer.rate.currency != s.offer.rate.currency or offer.rate.amount > s.offer.rate.amount:
+        return (_no(f"the price moved from {s.offer.rate} to {offer.rate} per hour: plan again"),)
+    inventory = provider.list_billable(Scope(("rental",), (s.offer.region,)), do.until)
+    if inventory.provider_time is not None:
+        ports.clock.learn(inventory.provider_time)
+    if inventory.gaps:
+        return (attempted("buy", "what cannot be listed is not bought: the listing has gaps"),)
+    need = s.spec.outputs.expected_bytes * (s.spec.outputs.keep_last + 1)
+    free = ports.store.free_bytes(s.spec.outputs.destination)
+    if free < need:
+        return (_no(f"{s.spec.outputs.destination} has {free} bytes free, the copies need {need}"),)
+    now = ports.clock.now()
+    limit, deadline = ends(s, now)
+    if deadline <= now:
+        return (_no(f"the cap {s.spec.cap} does not pay for the hold at {s.offer.rate} per hour"),)
+    return (fact("preflight", None, problem="", rate=to_json(offer.rate)),)
+
+
+def _no(problem: str) -> Event:
+    return fact("preflight", None, problem=problem, final=True)
+
+
+def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Event, ...]:
+    p = s.purchases[purchase_id]
+    provider = ports.providers(s.spec.provider)
+    try:
+        order = _order(ports, s, p)
+        provider.prepare(order, do.until)
+    except Exception as error:  # nothing was sent: certain, whatever went wrong
+        return (fact("not_sent", p.id, why=str(error)), attempted("buy", f"preparing failed: {error}"))
+    # the last look at the clock before money: a laptop that slept since the intent must not buy on waking
+    if ports.clock.now() >= p.send_before:
+        return (
+            fact("not_sent", p.id, why="too late: the time to send had passed"),
+            attempted("buy", "too late to send"),
+        )
+    try:
+        answer = provider.provision(order, p.send_before)
+    except Exception as error:  # any exception means that the outcome is unknown
+        return (fact("unknown", p.id, error=f"{type(error).__name__}: {error}"),)
+    if isinstance(answer, Refused):
+        return (fact("refused", p.id, reason=answer.reason, why=answer.kind),)
+    created: Created = answer
+    events = [fact("created", p.id, created=to_json(created), via="answer")]
+    if isinstance(provider, MovesMark):
+        events.append(fact("layer", p.id, name="mark", grade="declared", at=order.mark.limit_at))
+    return tuple(events)
+
+
+def _order(ports: Ports, s: RunState, p: Purchase) -> Order:
+    client_key, host_key = ports.host.keys(s.run)
+    injected = ports.providers(s.spec.provider).traits.host_key_route == "injected"
+    mark = Mark(p.mark.run, p.nonce, p.mark.owner, p.mark.limit_at, host_key.fingerprint if injected else "")
+    return Order(
+        mark=mark,
+        member=p.member,
+        offer=p.offer,
+        image=s.spec.image,
+        disk_gb=s.spec.disk_gb,
+        volumes=s.spec.volumes,
+        ssh_public_keys=(client_key, *ports.authorized_keys),
+        host_key=host_key if injected else None,
+        startup="",
+        ends_at=p.mark.limit_at,
+    )

@@ -1,0 +1,68 @@
+"""Close: when nothing can bill any more, a complete listing of what the run's intents touched says so."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpuops.codec import to_json
+from gpuops.hits import listed_events
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.provider import TellsCharges
+from gpuops.state import FINAL, RunState
+from gpuops.steps import Closed, Do, Step, Wait, announce, attempted, bounded, fact
+from gpuops.values import Event, Money, Scope, Time
+
+
+def close(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Reconcile once every purchase is final, and close when the listing is complete and shows nothing of ours."""
+    if s.closed:
+        return Closed(s.cause)
+    if s.wanted != "closed" or any(p.life not in FINAL for p in s.purchases.values()):
+        return None
+    final_at = max((p.gone_at or 0.0 for p in s.purchases.values()), default=0.0)
+    if not s.purchases or (s.reconciled_at is not None and s.reconciled_at >= max(final_at, s.wanted_at)):
+        unproven = [p.id for p in s.purchases.values() if p.life == "unproven"]
+        said = "closed, purchase unproven" if unproven else "closed"
+        decision = fact("closed", None, how=said, spent=to_json(s.spent(now)))
+        return Do(
+            "close", announce("warning" if unproven else "info", said), bounded(now, policy.call_s), decision=decision
+        )
+    if s.due("close", policy, table=policy.close_every_s) > now:
+        return Wait(s.due("close", policy, table=policy.close_every_s), "reconciling again")
+    return Do("close", partial(_reconcile, policy=policy), bounded(now, policy.call_s))
+
+
+def _reconcile(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
+    provider = ports.providers(s.spec.provider)
+    regions = tuple(sorted({p.offer.region for p in s.purchases.values()}))
+    inventory = provider.list_billable(Scope(("rental",), regions), do.until)
+    if inventory.provider_time is not None:
+        ports.clock.learn(inventory.provider_time)
+    if inventory.gaps:
+        gaps = "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
+        return (attempted("close", f"the listing is not complete: {gaps}"),)
+    events = list(listed_events(s, inventory.items, policy))
+    for event in events:
+        if event.kind == "alarm":
+            ports.notify(s.run, "alarm", event.data["message"])
+    if any(e.kind in ("created", "reappeared") for e in events):
+        return tuple(events)
+    billed: dict[str, object] = {}
+    if isinstance(provider, TellsCharges):
+        try:
+            billed = _billed(s, provider, ports.clock.now(), do.until)
+        except Exception as error:  # what was billed is shown beside what accrued; it never holds up the close
+            events.append(fact("notified", None, level="warning", message=f"charges could not be read: {error}"))
+    return (*events, fact("reconciled", None, items=[to_json(i.ref) for i in inventory.items], gaps=[], billed=billed))
+
+
+def _billed(s: RunState, provider: TellsCharges, now: Time, until: Time) -> dict[str, object]:
+    start = min(p.intended_at for p in s.purchases.values())
+    charges = provider.charges(start, now, until)
+    billed: dict[str, object] = {}
+    for p in s.purchases.values():
+        lines = [c.amount for c in charges if c.ref == p.ref]
+        if lines:
+            billed[p.id] = to_json(Money(sum((m.amount for m in lines), start=lines[0].amount * 0), lines[0].currency))
+    return billed

@@ -1,0 +1,110 @@
+"""Enforce the limit: decide that a run must go down, and at the limit that it goes down without a verified copy."""
+
+from __future__ import annotations
+
+from gpuops.policy import Policy
+from gpuops.state import Purchase, RunState
+from gpuops.steps import Do, Step, Wait, announce, bounded, fact
+from gpuops.values import Time
+
+
+def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Wish the run closed when a bound is reached; force the end at the limit."""
+    if s.wanted != "closed":
+        cause = why_down(s, now, policy)
+        if cause:
+            wish = fact("wanted", None, what="closed", cause=cause)
+            return Do(
+                "enforce_limit", announce("warning", f"going down: {cause}"), bounded(now, policy.call_s), decision=wish
+            )
+    for p in s.purchases.values():
+        if p.life not in ("created", "ended_elsewhere") or p.work.safe_to_end:
+            continue
+        if now >= s.limit:
+            said = f"limit reached without a verified copy of everything sealed: {p.ref} is ended now"
+            decision = fact("forced", p.id, reason="limit reached", by="limit")
+            return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
+        return Wait(s.limit, "the limit")
+    return _next_bound(s, now, policy) if s.wanted != "closed" else None
+
+
+def why_down(s: RunState, now: Time, policy: Policy) -> str:
+    """The reason why this run must go down now, or an empty string."""
+    rental = s.rental
+    if rental is None:
+        return _why_not_bought(s, now, policy)
+    work = rental.work
+    if now >= s.limit:
+        return "limit reached"
+    if now >= s.teardown_at(policy):
+        return "deadline: seal and copy must start now to be complete by it"
+    if rental.life in ("ended_elsewhere", "gone"):
+        return f"the rental ended without us: {rental.cause or 'nobody said why'}"
+    if work.outcome:
+        delay = s.spec.teardown.keep_failed_s if work.outcome not in ("completed", "ended") else 0
+        due = (work.ended_at or now) + delay
+        return f"training {work.outcome}" if s.spec.teardown.when == "ended" and now >= due else ""
+    return _why_not_trained(s, rental, now, policy)
+
+
+def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
+    if s.preflight_final:
+        return f"not bought: {s.preflight_problem}"
+    refused = [p for p in s.purchases.values() if p.life == "refused"]
+    if refused:
+        return f"the provider refused: {refused[-1].cause}"
+    if len(s.purchases) >= policy.intents_max:
+        return f"{len(s.purchases)} create calls led to nothing"
+    if s.wanted != "nothing" and now >= s.wanted_at + policy.allocate_s:
+        problem = s.failures("buy")
+        return f"nothing bought within {policy.allocate_s:.0f} s" + (f": {problem.error}" if problem else "")
+    return ""
+
+
+def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -> str:
+    work = rental.work
+    if rental.life in ("intended", "unknown"):
+        return ""
+    for name in ("check_host", "transfer", "launch"):
+        failed = s.failures(name, rental.id)
+        if failed and failed.final and s.spec.checks.on_failure == "down":
+            return f"{name.replace('_', ' ')} failed: {failed.error}"
+    if work.checked_at is not None and not work.checks_ok and s.spec.checks.on_failure == "down":
+        wrong = "; ".join(f"{c.name}: expected {c.expected}, seen {c.seen}" for c in work.checks if not c.ok)
+        return f"checks failed: {wrong}"
+    bound = next(((at, why) for at, why in _bounds(s, rental, policy) if now >= at), None)
+    return bound[1] if bound else ""
+
+
+def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
+    """Moments at which the present phase has lasted too long, each with its named outcome."""
+    work = p.work
+    if work.endpoint_at is None:
+        return [
+            (p.intended_at + policy.allocate_s, f"no running host within {policy.allocate_s:.0f} s of the purchase")
+        ]
+    if work.checked_at is None:
+        failed = s.failures("check_host", p.id)
+        last = f"; last: {failed.error}" if failed else ""
+        return [(work.endpoint_at + policy.reach_s, f"the host was not reached within {policy.reach_s:.0f} s{last}")]
+    if work.launching_at is None:
+        if s.wanted == "training" and work.checks_ok:
+            return [(max(s.wanted_at, work.checked_at) + policy.transfer_s, "the transfer took too long")]
+        return [(work.checked_at + s.spec.setup_s, f"not launched within {s.spec.setup_s:.0f} s of being ready")]
+    if work.launched_at is None:
+        failed = s.failures("launch", p.id)
+        last = f"; last: {failed.error}" if failed else ""
+        return [(work.launching_at + policy.launch_s, f"training did not start within {policy.launch_s:.0f} s{last}")]
+    return []
+
+
+def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """When to look again, so that no bound is passed asleep."""
+    rental = s.rental
+    if rental is None:
+        return Wait(s.wanted_at + policy.allocate_s, "buying") if s.wanted != "nothing" else None
+    ahead = [(s.limit, "the limit"), (s.teardown_at(policy), "the start of teardown"), *_bounds(s, rental, policy)]
+    if rental.work.outcome and s.spec.teardown.when == "ended":
+        ahead.append(((rental.work.ended_at or now) + s.spec.teardown.keep_failed_s, "the end of keep_failed"))
+    due = min((a for a in ahead if a[0] > now), default=None)
+    return Wait(*due) if due else None

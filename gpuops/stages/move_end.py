@@ -1,0 +1,64 @@
+"""Move the end: bring every layer to the moment that is wanted, and only then let an extension count.
+
+The journal's limit is never later than any blind layer's. To extend: decide, move and read back each layer, then append
+`extended`. To shorten: the journal first (the command appends `shortened`), then the layers follow here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpuops.errors import ProviderError
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.provider import MovesEnd, MovesMark
+from gpuops.state import Purchase, RunState, host_deadline
+from gpuops.steps import Do, Step, Wait, announce, bounded, fact
+from gpuops.values import Event, Time
+
+_SAME_S = 1.5
+"""Vendors keep whole seconds."""
+
+
+def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Move the first layer that is not where it should be; append `extended` when all are."""
+    p = s.rental
+    if p is None or p.life != "created" or s.wanted == "closed":
+        return None
+    limit = s.extension.limit if s.extension else s.limit
+    deadline = s.extension.deadline if s.extension else s.deadline
+    targets = {"provider timer": limit, "mark": limit, "host deadline": host_deadline(deadline, s.spec.train.grace_s)}
+    for name, target in targets.items():
+        layer = s.layers.get(name)
+        if layer is None or abs(layer.at - target) <= _SAME_S:
+            continue
+        due = s.due("move_end", policy, p.id)
+        if due > now:
+            return Wait(due, f"moving the {name}")
+        effect = partial(_move, name=name, target=target)
+        return Do("move_end", effect, bounded(now, policy.call_s, s.limit), p.id, detail=f"moving the {name}")
+    if s.extension:
+        decision = fact("extended", None, deadline=s.extension.deadline, limit=s.extension.limit)
+        return Do("move_end", announce("info", "every layer has moved"), bounded(now, policy.call_s), decision=decision)
+    return None
+
+
+def _move(ports: Ports, s: RunState, do: Do, name: str, target: Time) -> tuple[Event, ...]:
+    p: Purchase = s.purchases[do.purchase or ""]
+    if p.ref is None or p.endpoint is None:
+        raise ProviderError("the rental has no address yet")
+    provider = ports.providers(s.spec.provider)
+    if name == "host deadline":
+        at = ports.host.set_deadline(s.run, p.endpoint, target, do.until)
+        grade = "read back"
+    elif name == "mark":
+        if not isinstance(provider, MovesMark):
+            return (fact("layer", p.id, name=name, grade="none", at=target),)
+        at, grade = provider.set_mark(p.ref, target, do.until), "read back"
+    else:
+        if not isinstance(provider, MovesEnd):
+            return (fact("layer", p.id, name=name, grade="none", at=target),)
+        at, grade = provider.set_end(p.ref, target, do.until), provider.traits.deadline
+    if abs(at - target) > _SAME_S:
+        raise ProviderError(f"the {name} was moved to {target:.0f} but reads back {at:.0f}")
+    return (fact("layer", p.id, name=name, grade=grade, at=at),)

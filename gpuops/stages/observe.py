@@ -1,0 +1,69 @@
+"""Observe: look at rentals through the provider and at training through the host. Both are facts, also when they fail."""
+
+from __future__ import annotations
+
+from gpuops.codec import to_json
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.state import Purchase, RunState
+from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
+from gpuops.values import Event, Time
+
+
+def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Inspect every rental that runs, and ask the host of a launched one how training goes."""
+    live = [p for p in s.purchases.values() if p.life == "created" and not p.twin_of]
+    return first_due([_inspect(s, p, now, policy) for p in live] + [_ask(s, p, now, policy) for p in live])
+
+
+def _inspect(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
+    every = policy.inspect_every_s if p.running and p.endpoint else policy.allocate_every_s
+    due = max((p.observed_at or 0.0) + every, s.due("observe", policy, p.id))
+    if due > now:
+        return Wait(due, "looking at the rental")
+    return Do("observe", _look, bounded(now, policy.call_s, s.limit), p.id)
+
+
+def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+    p = s.purchases[do.purchase or ""]
+    if p.ref is None:
+        return ()
+    provider = ports.providers(s.spec.provider)
+    seen = provider.inspect(p.ref, do.until)
+    if seen.provider_time is not None:
+        ports.clock.learn(seen.provider_time)
+    grade = provider.traits.deadline if provider.traits.deadline in ("read back", "observed to fire") else "declared"
+    observed = fact("observed", p.id, observation=to_json(seen), grade=grade)
+    if seen.state == "terminal" or (seen.state == "absent" and p.seen_at is not None):
+        last = p.work.status.generations[-1:] if p.work.status else ()
+        copied = sorted(p.work.copied)
+        by = seen.reason or f"the provider says {seen.raw_state or seen.state}"
+        return (observed, fact("ended_elsewhere", p.id, by=by, newest=list(last), copied=copied))
+    return (observed,)
+
+
+def _ask(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
+    work = p.work
+    if work.launched_at is None or work.sealed is not None or work.outcome:
+        return None
+    due = max((work.status_at or 0.0) + policy.status_every_s, s.due("status", policy, p.id))
+    if due > now:
+        return Wait(due, "training")
+    return Do("status", _status, bounded(now, policy.call_s, s.limit), p.id)
+
+
+def _status(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+    p = s.purchases[do.purchase or ""]
+    if p.endpoint is None:
+        return (fact("notified", p.id, level="warning", message="the rental has no address"),)
+    status = ports.host.status(s.run, p.endpoint, s.spec, do.until)
+    facts = [fact("status", p.id, status=to_json(status))]
+    if status.boot_id != p.work.boot_id:
+        facts.append(fact("ended", p.id, outcome="interrupted", reason="the host restarted"))
+    elif status.phase == "missing":
+        facts.append(fact("ended", p.id, outcome="interrupted", reason="the supervisor is no longer there"))
+    elif status.phase == "ended":
+        facts.append(
+            fact("ended", p.id, outcome=status.outcome or "ended", exit_code=status.exit_code, reason=status.reason)
+        )
+    return tuple(facts)

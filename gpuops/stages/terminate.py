@@ -1,0 +1,44 @@
+"""Terminate: ask for the end of what must end, again and again, until the proof says that it is gone."""
+
+from __future__ import annotations
+
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.state import Purchase, RunState
+from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
+from gpuops.values import Event, Time
+
+
+def terminate(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """End duplicates at once, and the run's rental when it is to close and its work is copied or forced."""
+    return first_due(_one(s, p, now, policy) for p in s.purchases.values())
+
+
+def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
+    if p.life in ("created", "ended_elsewhere"):
+        return _decide(s, p, now, policy)
+    if p.life != "ending":
+        return None
+    due = s.due("terminate", policy, p.id)
+    if p.terminated_at is not None:
+        due = max(due, p.terminated_at + policy.backoff(p.terminates, policy.resend_every_s))
+    if due > now:
+        return Wait(due, "asking the provider again to end the rental")
+    return Do("terminate", _send, bounded(now, policy.call_s), p.id, detail=f"asking again ({p.terminates})")
+
+
+def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
+    if p.twin_of:
+        cause = f"duplicate of {p.twin_of}"
+    elif s.wanted == "closed" and p.work.safe_to_end:
+        cause = f"forced: {p.work.forced}" if p.work.forced else s.cause
+    else:
+        return None
+    return Do("terminate", _send, bounded(now, policy.call_s), p.id, fact("ending", p.id, cause=cause))
+
+
+def _send(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+    ref = s.purchases[do.purchase or ""].ref
+    if ref is not None:
+        ports.providers(s.spec.provider).terminate(ref, do.until)
+    return (fact("terminated", do.purchase),)

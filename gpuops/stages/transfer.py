@@ -1,0 +1,59 @@
+"""Transfer: a dry run makes the list, a person approves its digest, then exactly that list goes over and is verified."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from gpuops.codec import to_json
+from gpuops.errors import HostError, Unreachable
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.state import RunState
+from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
+from gpuops.values import Endpoint, Event, SendList, Time
+
+
+def transfer(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """List, ask, send."""
+    p = s.rental
+    if p is None or p.life != "created" or s.wanted != "training" or not p.work.checks_ok or p.work.sent is not None:
+        return None
+    if p.endpoint is None:
+        return None
+    failed = s.failures("transfer", p.id)
+    if failed and failed.final:
+        return None
+    due = s.due("transfer", policy, p.id)
+    if due > now:
+        return Wait(due, "transferring again")
+    preview = p.work.preview
+    if preview is None:
+        effect = partial(_list, endpoint=p.endpoint)
+        return Do("transfer", effect, bounded(now, policy.bulk_slice_s * 5, s.limit), p.id, detail="rsync dry run")
+    if preview.digest not in s.approved:
+        return Ask("Send these files?", preview.digest)
+    send = partial(_send, endpoint=p.endpoint, approved=preview)
+    return Do("transfer", send, bounded(now, policy.transfer_s, s.limit, s.deadline), p.id, detail="sending")
+
+
+def _list(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:
+    try:
+        preview = ports.host.preview(s.run, endpoint, s.spec, do.until)
+    except Unreachable as error:
+        return (attempted("transfer", error.message, do.purchase),)
+    except HostError as error:
+        return (attempted("transfer", error.message, do.purchase, final=True),)
+    return (fact("listed", do.purchase, preview=to_json(preview)),)
+
+
+def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendList) -> tuple[Event, ...]:
+    with ports.locks.bulk(s.run) as mine:
+        if not mine:
+            return (attempted("transfer", "another process of this computer is transferring", do.purchase, busy=True),)
+        try:
+            files, size = ports.host.send(s.run, endpoint, s.spec, approved, do.until)
+        except Unreachable as error:
+            return (attempted("transfer", error.message, do.purchase),)
+        except HostError as error:
+            return (attempted("transfer", error.message, do.purchase, final=True),)
+    return (fact("transferred", do.purchase, files=files, bytes=size),)

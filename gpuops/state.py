@@ -1,0 +1,350 @@
+"""The state of a run as frozen values, and the two life tables. `fold` builds it from the journal; nothing else changes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from gpuops.cost import accrued, copy_seconds
+from gpuops.policy import Policy
+from gpuops.values import (
+    Check,
+    Copied,
+    Endpoint,
+    Generation,
+    HostStatus,
+    Mark,
+    Money,
+    Observation,
+    Offer,
+    PurchaseId,
+    Ref,
+    RunId,
+    Sealed,
+    SendList,
+    Spec,
+    Time,
+)
+
+Life = Literal[
+    "intended", "unknown", "created", "ending", "gone", "refused", "not_sent", "retained", "unproven", "ended_elsewhere"
+]
+Phase = Literal["planned", "ready", "training", "ended", "sealed", "copied", "closed"]
+Wanted = Literal["nothing", "ready", "training", "closed"]
+
+# The life of a purchase: from → to. `not_sent` is `refused` by ourselves: the create call certainly never left.
+PURCHASE_LIFE: Mapping[Life, frozenset[Life]] = MappingProxyType(
+    {
+        "intended": frozenset({"unknown", "created", "refused", "not_sent", "unproven"}),
+        "unknown": frozenset({"created", "refused", "not_sent", "unproven"}),
+        "created": frozenset({"ending", "ended_elsewhere", "retained", "refused"}),
+        "ending": frozenset({"gone", "refused"}),
+        "ended_elsewhere": frozenset({"gone", "created", "ending"}),
+        "retained": frozenset({"created", "ended_elsewhere"}),
+        "unproven": frozenset({"created", "gone"}),
+        "not_sent": frozenset({"created"}),
+        "refused": frozenset({"created"}),
+        "gone": frozenset({"created"}),
+    }
+)
+FINAL: frozenset[Life] = frozenset({"gone", "refused", "not_sent", "retained", "unproven"})
+MAY_BILL: frozenset[Life] = frozenset({"intended", "unknown", "created", "ending", "unproven", "ended_elsewhere"})
+
+# The life of a run. A run may close from every phase: it can fail before it trains, and what was never launched needs no copy.
+RUN_LIFE: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
+    {
+        "planned": frozenset({"ready", "closed"}),
+        "ready": frozenset({"training", "closed"}),
+        "training": frozenset({"ended", "sealed", "closed"}),
+        "ended": frozenset({"sealed", "closed"}),
+        "sealed": frozenset({"copied", "closed"}),
+        "copied": frozenset({"closed"}),
+        "closed": frozenset({"planned", "ready", "training", "ended", "sealed", "copied"}),
+    }
+)
+_WANTED_ORDER: tuple[Wanted, ...] = ("nothing", "ready", "training", "closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Failures in a row of one rule for one purchase, and when the last one was."""
+
+    failures: int
+    at: Time
+    error: str
+    final: bool = False
+    """Trying again cannot help: the host or the provider said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One round of the proof that something is gone."""
+
+    at: Time
+    ok: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What was done on one rental, and what became of it. Times are money time."""
+
+    endpoint_at: Time | None = None
+    fingerprint: str = ""
+    key_route: str = ""
+    checks: tuple[Check, ...] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+    checked_at: Time | None = None
+    preview: SendList | None = None
+    preview_at: Time | None = None
+    sent: tuple[int, int] | None = None
+    sent_at: Time | None = None
+    launching_at: Time | None = None
+    launched_at: Time | None = None
+    boot_id: str = ""
+    status: HostStatus | None = None
+    status_at: Time | None = None
+    first_update_at: Time | None = None
+    outcome: str = ""
+    exit_code: int | None = None
+    end_reason: str = ""
+    ended_at: Time | None = None
+    sealed: Sealed | None = None
+    sealed_at: Time | None = None
+    unreachable: str = ""
+    """Why no seal was possible; the last known generation is in `status`."""
+    copied: dict[str, Copied] = field(default_factory=dict)
+    copied_at: Time | None = None
+    forced: str = ""
+    mirrored_at: Time | None = None
+    copy_rate: float = 0.0
+    host_deadline: Time | None = None
+
+    @property
+    def checks_ok(self) -> bool:
+        """Every check passed."""
+        return self.checked_at is not None and all(c.ok for c in self.checks)
+
+    @property
+    def to_copy(self) -> tuple[Generation, ...]:
+        """Sealed generations, telemetry last, that have no verified copy yet."""
+        if self.sealed is None:
+            return ()
+        wanted = (*self.sealed.generations, self.sealed.telemetry)
+        return tuple(g for g in wanted if g.id not in self.copied)
+
+    @property
+    def safe_to_end(self) -> bool:
+        """Ending the rental loses nothing: never launched, all copied, or forced by a recorded reason."""
+        return self.launching_at is None or bool(self.forced) or (self.sealed is not None and not self.to_copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """One intent to obtain something that costs money, and what became of it."""
+
+    id: PurchaseId
+    nonce: str
+    mark: Mark
+    offer: Offer
+    life: Life
+    intended_at: Time
+    send_before: Time
+    member: int = 0
+    ref: Ref | None = None
+    created_at: Time | None = None
+    rate: Money | None = None
+    via: str = ""
+    observation: Observation | None = None
+    observed_at: Time | None = None
+    seen_at: Time | None = None
+    """When the provider first showed it: before that, "not found" may only mean "not yet visible"."""
+    twin_of: PurchaseId = ""
+    cause: str = ""
+    ending_at: Time | None = None
+    terminates: int = 0
+    terminated_at: Time | None = None
+    proofs: tuple[Proof, ...] = ()
+    gone_at: Time | None = None
+    searched_at: Time | None = None
+    retained_until: Time | None = None
+    retained_why: str = ""
+    billed: Money | None = None
+    work: Work = Work()
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where SSH answers, as last observed."""
+        return self.observation.endpoint if self.observation else None
+
+    @property
+    def running(self) -> bool:
+        """The provider's last word is that it runs."""
+        return self.observation is not None and self.observation.state == "running"
+
+    def spent(self, now: Time) -> Money:
+        """Accrued estimate; billed from the intent until the provider tells when it was created."""
+        rate = self.rate or self.offer.rate
+        if self.life in ("refused", "not_sent"):
+            return Money(rate.amount * 0, rate.currency)
+        start = self.created_at if self.created_at is not None else self.intended_at
+        return accrued(rate, start, self.gone_at or now, self.offer.billing_unit_s)
+
+    def reserved(self, now: Time, limit: Time) -> Money:
+        """What this purchase may still cost at most: until its limit while it may bill."""
+        return self.spent(max(now, limit)) if self.life in MAY_BILL else self.spent(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Something that ends the rental without the user, and when it will."""
+
+    name: str
+    grade: str
+    at: Time
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A deadline that was asked for and that is not in force before every layer has moved."""
+
+    deadline: Time
+    limit: Time
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything that is known about a run. `version` is the seq of the last record."""
+
+    run: RunId
+    version: int
+    spec: Spec
+    seed: str
+    plan: dict[str, Any]
+    plan_digest: str
+    offer: Offer
+    planned_at: Time
+    deadline: Time
+    limit: Time
+    account: str
+    listing_lag_s: float | None = None
+    """The provider's guaranteed bound on late visibility; None where there is no guarantee."""
+    adopted: bool = False
+    wanted: Wanted = "nothing"
+    wanted_at: Time = 0.0
+    cause: str = ""
+    approved: frozenset[str] = frozenset()
+    preflight_at: Time | None = None
+    preflight_problem: str = ""
+    preflight_final: bool = False
+    purchases: Mapping[PurchaseId, Purchase] = field(default_factory=dict)
+    attempts: Mapping[tuple[str, str], Attempt] = field(default_factory=dict)
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    extension: Extension | None = None
+    alarms: tuple[str, ...] = ()
+    reconciled_at: Time | None = None
+    reconcile_gaps: tuple[str, ...] = ()
+    closed: bool = False
+    closed_at: Time | None = None
+    last_at: Time = 0.0
+    first_at: Mapping[str, Time] = field(default_factory=dict)
+    """Money time of the first record of each kind: the timing sheet."""
+
+    @property
+    def rental(self) -> Purchase | None:
+        """The purchase that the run works on: the newest one that is no duplicate and did not fall through."""
+        live = [p for p in self.purchases.values() if not p.twin_of and p.life not in ("refused", "not_sent")]
+        return live[-1] if live else None
+
+    @property
+    def phase(self) -> Phase:
+        """Where the run is in its life."""
+        if self.closed:
+            return "closed"
+        rental = self.rental
+        if rental is None:
+            return "planned"
+        return work_phase(rental.work)
+
+    @property
+    def outcome(self) -> str:
+        """How training ended; empty while it has not, or when it never began."""
+        works = [p.work for p in self.purchases.values() if p.work.launching_at is not None]
+        return works[-1].outcome if works else ""
+
+    @property
+    def may_bill(self) -> tuple[Purchase, ...]:
+        """Purchases that bill, or may bill, now; what is unknown counts."""
+        return tuple(p for p in self.purchases.values() if p.life in MAY_BILL)
+
+    @property
+    def last_intent_at(self) -> Time:
+        """When the run last decided to buy; 0 when it never did."""
+        return max((p.intended_at for p in self.purchases.values()), default=0.0)
+
+    def spent(self, now: Time) -> Money:
+        """Accrued estimate over all purchases."""
+        total = Money(self.spec.cap.amount * 0, self.spec.cap.currency)
+        for p in self.purchases.values():
+            total = total + p.spent(now)
+        return total
+
+    def available(self, now: Time) -> Money:
+        """What the cap leaves for a further purchase: reservations of unknown ones stay reserved."""
+        left = self.spec.cap
+        for p in self.purchases.values():
+            left = left + p.reserved(now, p.mark.limit_at).times(-1)
+        return left
+
+    def failures(self, rule: str, purchase: PurchaseId = "") -> Attempt | None:
+        """The last failures in a row of a rule, or None."""
+        return self.attempts.get((rule, purchase))
+
+    def due(self, rule: str, policy: Policy, purchase: PurchaseId = "", table: tuple[float, ...] | None = None) -> Time:
+        """When a rule may act again after its failures; minus infinity when it has not failed."""
+        attempt = self.failures(rule, purchase)
+        return -math.inf if attempt is None else attempt.at + policy.backoff(attempt.failures, table)
+
+    def visible_from(self, purchase: Purchase, policy: Policy) -> Time:
+        """From when on "not found" is news: once it was seen, or when late visibility is over."""
+        if purchase.seen_at is not None:
+            return purchase.seen_at
+        lag = policy.twin_horizon_s if self.listing_lag_s is None else self.listing_lag_s
+        return purchase.send_before + policy.accept_s + lag
+
+    def teardown_at(self, policy: Policy) -> Time:
+        """When seal and copy must start, so that teardown is complete by the deadline."""
+        rental = self.rental
+        size = self.spec.outputs.expected_bytes
+        rate = policy.copy_bytes_per_s
+        if rental is not None:
+            rate = rental.work.copy_rate or rate
+            size = max([size, *(c.bytes for c in rental.work.copied.values())])
+        margin = min(policy.copy_margin_s, policy.copy_margin_part * max(self.deadline - self.planned_at, 0))
+        return self.deadline - copy_seconds(size, rate) - margin - self.spec.train.grace_s
+
+
+def work_phase(work: Work) -> Phase:
+    """The phase that the work on one rental has reached."""
+    if work.sealed is not None and not work.to_copy:
+        return "copied"
+    if work.sealed is not None or work.unreachable:
+        return "sealed"
+    if work.outcome:
+        return "ended"
+    if work.launching_at is not None:
+        return "training"
+    return "ready" if work.checks_ok else "planned"
+
+
+def later_wish(old: Wanted, new: Wanted) -> bool:
+    """A wish only moves forward."""
+    return _WANTED_ORDER.index(new) > _WANTED_ORDER.index(old)
+
+
+def host_deadline(deadline: Time, grace_s: float) -> Time:
+    """When the supervisor stops training by itself, should nobody have sealed before: the grace then ends by the deadline."""
+    return deadline - grace_s
