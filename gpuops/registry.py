@@ -1,0 +1,63 @@
+"""Finds adapters by name among the entry points `gpuops.providers` and imports only the one that is asked for.
+
+Ours and a third party's come in through the same door. The command line hands its factory what the adapter needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import metadata
+
+from gpuops.errors import UsageError
+from gpuops.provider import Provider
+
+GROUP = "gpuops.providers"
+
+Factory = Callable[..., Provider]
+EntryPoints = Iterable[metadata.EntryPoint]
+
+
+def names(entries: EntryPoints | None = None) -> tuple[str, ...]:
+    """The installed adapters' names, sorted; imports none of them."""
+    return tuple(sorted({entry.name for entry in _entries(entries)}))
+
+
+def factory(name: str, entries: EntryPoints | None = None) -> Factory:
+    """Import the adapter `name` and return what its entry point names.
+
+    Raises `UsageError` when the name is unknown or ambiguous, or when a library is missing (and says what to install).
+    """
+    found = {entry.value: entry for entry in _entries(entries) if entry.name == name}
+    if not found:
+        known = ", ".join(names(entries)) or "none; install gpuops-cli, or run script/setup in a checkout"
+        raise UsageError(f"there is no provider {name!r}; known: {known}")
+    if len(found) > 1:
+        # It would be handed credentials: never guess which package is meant.
+        who = " and ".join(sorted(f"{entry.value} ({_distribution(entry)})" for entry in found.values()))
+        raise UsageError(f"two packages offer a provider {name!r}: {who}; uninstall one of them")
+    entry = next(iter(found.values()))
+    try:
+        loaded = entry.load()
+    except ModuleNotFoundError as error:
+        raise UsageError(_what_to_install(entry, error)) from error
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"the provider {name!r} ({_distribution(entry)}) cannot be loaded: {error}") from error
+    if not callable(loaded):
+        raise UsageError(f"the provider {name!r} ({_distribution(entry)}): {entry.value} is not a function")
+    made: Factory = loaded
+    return made
+
+
+def _entries(entries: EntryPoints | None) -> tuple[metadata.EntryPoint, ...]:
+    return tuple(metadata.entry_points(group=GROUP) if entries is None else entries)
+
+
+def _distribution(entry: metadata.EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"
+
+
+def _what_to_install(entry: metadata.EntryPoint, error: ModuleNotFoundError) -> str:
+    missing = error.name or "a module"
+    extras = entry.dist.metadata.get_all("Provides-Extra") or [] if entry.dist is not None else []
+    package = f"{_distribution(entry)}[{entry.name}]" if entry.name in extras else missing.partition(".")[0]
+    return f"the provider {entry.name!r} needs {missing}, which is not installed: pip install '{package}'"
