@@ -77,11 +77,12 @@ def advance(run: RunId, ports: Ports, policy: Policy, may: frozenset[str], state
     if not isinstance(step, Do):
         return step
     try:
-        if step.decision is not None:
-            record = ports.journal.append(run, step.decision, expected=state.version, at=now, wall=ports.clock.wall())
-            state = fold([record], state) or state
-        events = _act(ports, state, step)
-        ports.journal.append_facts(run, events, at=ports.clock.now(), wall=ports.clock.wall())
+        with ports.shield(step.name):  # a Ctrl-C between an outside effect and its record would lose the record
+            if step.decision is not None:
+                record = ports.journal.append(run, step.decision, expected=state.version, at=now, wall=ports.clock.wall())
+                state = fold([record], state) or state
+            events = _act(ports, state, step)
+            ports.journal.append_facts(run, events, at=ports.clock.now(), wall=ports.clock.wall())
     except JournalError as error:
         _end_without_journal(ports, state, policy, error)
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,7 +115,14 @@ class Host(Protocol):
         ...
 
     def launch(
-        self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], deadline: Time, resume: str, until: Time
+        self,
+        run: RunId,
+        endpoint: Endpoint,
+        spec: Spec,
+        secrets: Mapping[str, str],
+        deadline: Time,
+        resume: str,
+        until: Time,
     ) -> str:
         """Record what lies in the output directory, start the supervisor in tmux and return the boot id.
 
@@ -143,7 +150,14 @@ class Host(Protocol):
         ...
 
     def fetch(
-        self, run: RunId, endpoint: Endpoint, spec: Spec, generation: Generation, into: str, until: Time, progress: Progress
+        self,
+        run: RunId,
+        endpoint: Endpoint,
+        spec: Spec,
+        generation: Generation,
+        into: str,
+        until: Time,
+        progress: Progress,
     ) -> bool:
         """Bring the generation's files into directory `into`, resuming what is there; True when all bytes are there.
 
@@ -218,9 +232,9 @@ class Ports:
     """Further SSH public keys that every rental accepts (config.ssh.authorized_keys)."""
     bug: Callable[[str, BaseException], None] = lambda what, error: None
     """Writes a traceback of an unexpected exception to a file."""
+    shield: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
+    """Holds back an interruption by the user while the named effect must not be torn from its record."""
 
 
 def no_progress(what: str, done: float, total: float) -> None:
     """A `Progress` that shows nothing."""
-
-
