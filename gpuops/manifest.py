@@ -104,7 +104,7 @@ def _unknown_key(path: KeyPath) -> str:
     key = str(path[-1])
     if key == "<<":
         return "merge keys are not accepted: write the values out"
-    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.7)
     if near:
         return f"unknown key; did you mean {near[0]}?"
     return f"unknown key; known here: {', '.join(known)}"

@@ -76,9 +76,8 @@ def _host_path(text: str) -> str:
         raise ValueError(f"{text!r} is a path on the host and must be absolute (begin with /)")
     normal = posixpath.normpath("/" + text.lstrip("/"))
     if normal != text.rstrip("/") or text == "/":
-        raise ValueError(
-            f"{text!r} is not a plain path on the host" + (f": write {normal}" if normal != "/" else ": not / itself")
-        )
+        hint = f"write {normal}" if normal != "/" else "/ itself is not accepted"
+        raise ValueError(f"{text!r} is not a plain path on the host: {hint}")
     if normal.split("/")[1] in ("proc", "sys", "dev"):
         raise ValueError(f"{normal} belongs to the host's kernel")
     return normal
@@ -107,7 +106,7 @@ Plain = Annotated[str, AfterValidator(_plain)]
 Scalar = Annotated[str, _schema(["string", "number", "boolean"])]
 HostPath = Annotated[str, AfterValidator(_host_path), _schema("string", pattern="^/.+")]
 Name = Annotated[
-    str, _matching(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", "must be 1 to 40 of a-z, 0-9 and -, with no - at either end")
+    str, _matching(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", "must be 1 to 40 of a-z, 0-9 and -, without - at the ends")
 ]
 Owner = Annotated[str, _matching(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}", "must be 1 to 64 letters, digits and . _ @ + -")]
 VariableName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "is not the name of an environment variable")]

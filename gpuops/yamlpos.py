@@ -120,7 +120,8 @@ class _Walk:
         self.document.lines.setdefault(path, line)
         self.nodes += 1
         if self.nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            raise self._error("aliases make the manifest endless or far too large", line, path)
+            top = path[:2]
+            raise self._error("aliases make the manifest endless or far too large", self.document.line(top), top)
         if node.tag not in _CORE_TAGS:
             raise self._error(f"tags such as {node.tag.rpartition(':')[2] or node.tag!r} are not accepted", line, path)
         if isinstance(node, yaml.MappingNode):
