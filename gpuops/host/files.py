@@ -1,0 +1,167 @@
+"""Reading, hashing and writing files on the host, never through a link that somebody else put there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+BUFFER = 1 << 20
+
+
+class RefusedError(Exception):
+    """The host says that something is wrong; the text is for a person."""
+
+
+def atomic_write(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Write a file so that a reader sees the old or the new content and nothing between, also after a power cut."""
+    temporary = f"{path}.new.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(fd, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.rename(temporary, path)
+    except OSError:
+        try:
+            os.unlink(temporary)
+        except OSError:
+            pass
+        raise
+    sync_directory(os.path.dirname(path))
+
+
+def sync_directory(path: str) -> None:
+    """Make a rename durable; filesystems that cannot sync a directory are left alone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def read_json(path: str, limit: int = 64 << 20) -> Any:
+    """The JSON value in a file; None when it is missing, too large or torn."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as source:
+            info = os.fstat(source.fileno())
+            if not stat.S_ISREG(info.st_mode) or info.st_size > limit:
+                return None
+            return json.loads(source.read())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def parts_of(relative: str) -> list[str]:
+    """The components of a relative path. Raises `RefusedError` for anything that could point elsewhere."""
+    parts = relative.split("/")
+    if not relative or any(p in ("", ".", "..") or "\0" in p for p in parts):
+        raise RefusedError(f"not a plain relative path: {relative!r}")
+    return parts
+
+
+def open_beneath(root: str, relative: str) -> int:
+    """Open a regular file below `root` for reading; no component below `root` may be a link.
+
+    Raises `OSError` for a link or a missing file, `RefusedError` for a special file. Never blocks on a fifo.
+    """
+    parts = parts_of(relative)
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=fd)
+            os.close(fd)
+            fd = inner
+        found = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=fd)
+    finally:
+        os.close(fd)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise RefusedError(f"not a regular file: {relative!r}")
+    return found
+
+
+def signature(info: os.stat_result) -> list[int]:
+    """What changes when a file is written: size, times and inode."""
+    return [info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino]
+
+
+def hash_file(root: str, relative: str, cache: dict[str, Any] | None = None) -> tuple[int, str]:
+    """Size and sha256 of one file. `cache` maps a path to its signature and hash, so that a second call need not read.
+
+    Raises `RefusedError` when the file changed while it was read.
+    """
+    fd = open_beneath(root, relative)
+    with os.fdopen(fd, "rb", buffering=0) as source:
+        before = signature(os.fstat(fd))
+        key = os.path.join(root, relative)
+        known = cache.get(key) if cache is not None else None
+        if known and known[0] == before:
+            return before[0], str(known[1])
+        digest, buffer = hashlib.sha256(), bytearray(BUFFER)
+        view = memoryview(buffer)
+        while True:
+            count = source.readinto(buffer)
+            if not count:
+                break
+            digest.update(view[:count])
+        if signature(os.fstat(fd)) != before:
+            raise RefusedError(f"{relative} changed while it was read")
+    if cache is not None:
+        cache[key] = [before, digest.hexdigest()]
+    return before[0], digest.hexdigest()
+
+
+def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Apply `work` on all cores and keep the order; hashlib and read release the interpreter lock."""
+    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
+        return list(pool.map(work, items))
+
+
+def verify(request: dict[str, Any]) -> dict[str, Any]:
+    """Hash named files: `trees` is a list of {root, files}; what cannot be read yields its reason instead."""
+
+    def one(item: tuple[str, str]) -> list[Any]:
+        root, name = item
+        try:
+            path = os.path.join(root, *parts_of(name))
+            if os.path.islink(path):
+                target = os.fsencode(os.readlink(path))
+                return ["link", len(target), hashlib.sha256(target).hexdigest()]
+            return ["file", *hash_file(root, name)]
+        except (OSError, RefusedError) as error:
+            return ["missing", 0, f"{error}"]
+
+    return {"trees": [in_threads(one, [(tree["root"], f) for f in tree["files"]]) for tree in request["trees"]]}
+
+
+def stream(root: str, ranges: list[Any], write: Callable[[Any], Any]) -> None:
+    """Write byte ranges, each with its true length in 8 bytes before it; a file that cannot be read has length 0."""
+    for relative, offset, length in ranges:
+        try:
+            fd = open_beneath(root, relative)
+        except (OSError, RefusedError):
+            write((0).to_bytes(8, "big"))
+            continue
+        try:
+            there = max(0, min(length, os.fstat(fd).st_size - offset))
+            write(there.to_bytes(8, "big"))
+            while there:
+                data = os.pread(fd, min(BUFFER, there), offset)
+                if not data:
+                    raise RefusedError(f"{relative} became shorter while it was read")
+                write(data)
+                offset, there = offset + len(data), there - len(data)
+        finally:
+            os.close(fd)

@@ -1,0 +1,153 @@
+"""What the host must show before anything is sent to it: expected against seen, one line for each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpuops.errors import HostError
+from gpuops.ports import HostFacts
+from gpuops.values import Check, Spec, Time, VolumeUse
+
+GB = 1e9
+MIB = 1 << 20
+MEMORY_TOLERANCE = 0.02
+"""Vendors round: a device of 80 GB reports a little more or less."""
+
+
+def request(spec: Spec) -> dict[str, Any]:
+    """What the agent has to look at for this spec."""
+    mounts = [v.mount for v in spec.volumes]
+    return {"free": [spec.outputs.directory, *mounts], "mounts": mounts}
+
+
+def compare(seen: dict[str, Any], spec: Spec, now: Time) -> HostFacts:
+    """Compare an answer of the agent (already escaped) with the spec; `now` is the money time in the middle of the exchange.
+
+    Raises `HostError` when the answer lacks what every agent sends.
+    """
+    try:
+        checks = [
+            *_device(seen, spec),
+            *_volumes(seen, spec),
+            _space(seen, spec),
+            _clock(seen, spec, now),
+            _ports(seen, spec),
+        ]
+        checks += [Check("tools", "python3, tmux, rsync", *_tools(seen))]
+        return HostFacts(str(seen["boot_id"]), float(seen["time"]), tuple(checks), _facts(seen, spec))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise HostError(f"the host's facts cannot be read: {type(error).__name__} {error}") from error
+
+
+def _device(seen: dict[str, Any], spec: Spec) -> list[Check]:
+    devices, error = seen["gpus"]["devices"], seen["gpus"]["error"]
+    want = spec.checks
+    shown = ", ".join(sorted({d[0] for d in devices})) or error or "none"
+    checks = []
+    if want.device:
+        ok = bool(devices) and all(_flat(want.device) in _flat(d[0]) for d in devices)
+        checks.append(Check("device", want.device, shown, ok))
+        checks.append(Check("device count", str(want.count), str(len(devices)), len(devices) == want.count))
+    if want.memory_gb:
+        least = min((_memory_gb(d) for d in devices), default=0.0)
+        ok = least >= want.memory_gb * (1 - MEMORY_TOLERANCE)
+        checks.append(Check("device memory", f"at least {want.memory_gb:g} GB", f"{least:.1f} GB", ok))
+    if want.driver:
+        drivers = sorted({d[2] for d in devices}) or ["none"]
+        ok = bool(devices) and all(_version(d) >= _version(want.driver) for d in drivers)
+        checks.append(Check("driver", f"at least {want.driver}", ", ".join(drivers), ok))
+    return checks
+
+
+def _volumes(seen: dict[str, Any], spec: Spec) -> list[Check]:
+    checks = []
+    for volume in spec.volumes:
+        mount, ok = _volume(seen, volume)
+        checks.append(Check(f"volume {volume.id}", f"mounted at {volume.mount}", mount, ok))
+        if volume.min_free_gb:
+            free = seen["free"].get(volume.mount)
+            text = "unknown" if free is None else f"{free / GB:.1f} GB"
+            ok = free is not None and free >= volume.min_free_gb * GB
+            checks.append(Check(f"free on {volume.id}", f"at least {volume.min_free_gb:g} GB", text, ok))
+    return checks
+
+
+def _volume(seen: dict[str, Any], volume: VolumeUse) -> tuple[str, bool]:
+    """Whether the thing at the mount is this volume: by its source, its device's names, a marker file, or the provider's word."""
+    mount = volume.mount.rstrip("/") or "/"
+    told = seen["told"].get("volumes") or {}
+    found = seen["mounts"].get(mount)
+    if found is None:
+        # a host without mounts of its own: the provider's word and a directory are all that there is
+        if told.get(volume.id) == mount and seen["exists"].get(volume.mount) and seen["isolation"] == "none":
+            return f"directory {mount}, by the provider's word", True
+        return ("a directory, not a mount" if seen["exists"].get(volume.mount) else "missing"), False
+    root, kind, source = found
+    identities = [root, source, *seen["labels"].get(source, []), seen["markers"].get(volume.mount, "")]
+    known = any(re.search(rf"(^|[^A-Za-z0-9]){re.escape(volume.id)}($|[^A-Za-z0-9])", i) for i in identities)
+    if known or told.get(volume.id) == mount:
+        return f"mounted ({kind})", True
+    return f"another volume: {source} {root} ({kind})", False
+
+
+def _space(seen: dict[str, Any], spec: Spec) -> Check:
+    free = seen["free"].get(spec.outputs.directory)
+    text = "unknown" if free is None else f"{free / GB:.1f} GB"
+    ok = free is not None and free >= spec.checks.free_gb * GB
+    return Check("free space", f"at least {spec.checks.free_gb:g} GB for outputs", text, ok)
+
+
+def _clock(seen: dict[str, Any], spec: Spec, now: Time) -> Check:
+    skew = float(seen["time"]) - now
+    return Check(
+        "clock", f"within {spec.checks.clock_skew_s:g} s", f"{skew:+.1f} s", abs(skew) <= spec.checks.clock_skew_s
+    )
+
+
+def _ports(seen: dict[str, Any], spec: Spec) -> Check:
+    expected = ", ".join(map(str, sorted(spec.checks.ports))) or "none"
+    ports = seen["ports"]
+    if ports is None:
+        return Check("published ports", f"exactly {expected}", "the provider does not tell", True)
+    found = sorted(int(p) for p in ports)
+    return Check(
+        "published ports",
+        f"exactly {expected}",
+        ", ".join(map(str, found)) or "none",
+        found == sorted(spec.checks.ports),
+    )
+
+
+def _tools(seen: dict[str, Any]) -> tuple[str, bool]:
+    there = [f"python3 {seen['python']}"] + [t for t in ("tmux", "rsync") if seen["tools"].get(t)]
+    missing = [t for t in ("tmux", "rsync") if not seen["tools"].get(t)]
+    text = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return text, not missing and _version(str(seen["python"])) >= (3, 8)
+
+
+def _facts(seen: dict[str, Any], spec: Spec) -> dict[str, str]:
+    devices = seen["gpus"]["devices"]
+    first = devices[0] if devices else ["none", "0", "none"]
+    free = seen["free"].get(spec.outputs.directory)
+    return {
+        "device": f"{len(devices)} × {first[0]}", "memory": f"{_memory_gb(first):.1f} GB", "driver": str(first[2]),
+        "isolation": str(seen["isolation"]), "host": str(seen["host"]), "user": str(seen["user"]),
+        "kernel": str(seen["kernel"]), "cores": str(seen["cores"]), "python": str(seen["python"]),
+        "rsync": str(seen["rsync"]), "tools": ", ".join(sorted(t for t, there in seen["tools"].items() if there)),
+        "free": "unknown" if free is None else f"{free / GB:.1f} GB",
+        "ports": "not told" if seen["ports"] is None else ", ".join(map(str, seen["ports"])),
+    }  # fmt: skip
+
+
+def _memory_gb(device: list[str]) -> float:
+    match = re.search(r"[\d.]+", device[1])
+    return float(match[0]) * MIB / GB if match else 0.0
+
+
+def _flat(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", text)[:4])

@@ -1,0 +1,264 @@
+"""One OpenSSH connection for each run, shared by everything after the first check, and the agent that answers over it.
+
+The master process outlives the command that started it and is found again by its socket. A dead one is noticed and replaced.
+Every child has a wall-clock bound and is ended together with its own children.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gpuops import argv, names
+from gpuops.errors import HostError, HostKeyMismatch, Unreachable
+from gpuops.ports import Clock
+from gpuops.values import Time
+
+AGENT_COMMAND = "python3 -I -"
+MAX_ANSWER_BYTES = 256 << 20
+LOGIN_S = 30.0
+CONTROL_S = 5.0
+_MODULES = ("files", "facts", "generations", "sealing", "agent")
+_KEY_WORDS = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "no matching host key type")
+_BOOTSTRAP = """
+import base64, json, sys, types, zlib
+for name in ("gpuops", "gpuops.host"):
+    module = types.ModuleType(name); module.__path__ = []; sys.modules[name] = module
+bundle = json.loads(zlib.decompress(base64.b64decode("{bundle}")))
+for name, source in bundle["modules"]:
+    module = types.ModuleType("gpuops.host." + name); sys.modules[module.__name__] = module
+    setattr(sys.modules["gpuops.host"], name, module)
+    exec(compile(source, "gpuops/host/" + name + ".py", "exec"), module.__dict__)
+sys.modules["gpuops.host.agent"].main(bundle["request"])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A child that ended: exit status, stdout, and stderr as text with its control characters escaped."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+def run_child(command: Sequence[str], clock: Clock, until: Time, stdin: bytes | IO[bytes] | None = None) -> Finished:
+    """Run a command until it ends or `until` (money time) comes; then it is ended with all its children.
+
+    Raises `Unreachable` when time is over and `HostError` when the program is not installed here.
+    """
+    seconds = until - clock.now()
+    if seconds <= 0:
+        raise Unreachable(f"no time left for {command[0]}")
+    feed = stdin if isinstance(stdin, bytes) else None
+    source: Any = subprocess.PIPE if feed is not None else (stdin if stdin is not None else subprocess.DEVNULL)
+    try:
+        child = subprocess.Popen(
+            command,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=_environment(),
+        )
+    except FileNotFoundError as error:
+        raise HostError(f"{command[0]} is not installed on this computer") from error
+    try:
+        out, err = child.communicate(feed, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"{command[0]} did not end within {seconds:.0f} s") from error
+    finally:
+        end_group(child)
+    return Finished(
+        child.returncode, out[:MAX_ANSWER_BYTES], names.escape(err.decode("utf-8", "replace").strip(), "\n")[-2000:]
+    )
+
+
+def end_group(child: subprocess.Popen[bytes]) -> None:
+    """End a child and everything in its session; nothing happens when it has ended."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    for pipe in (child.stdin, child.stdout, child.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def script(operation: str, request: dict[str, Any], token: str) -> bytes:
+    """The program that goes over stdin: our modules and the request, packed. Nothing of it is a shell's business."""
+    modules = [(name, _source(name)) for name in _MODULES]
+    bundle = json.dumps({"modules": modules, "request": {**request, "operation": operation, "token": token}})
+    packed = base64.b64encode(zlib.compress(bundle.encode(), 3)).decode()
+    return _BOOTSTRAP.replace("{bundle}", packed).encode()
+
+
+def supervisor_source() -> str:
+    """The text of the supervisor, which `start` puts on the host."""
+    return _source("supervisor")
+
+
+def new_token() -> str:
+    """A line that the host's login shell cannot print by chance."""
+    return "gpuops-answer-" + secrets.token_hex(16)
+
+
+def read_answer(out: bytes, token: str, err: str) -> dict[str, Any]:
+    """The agent's answer between its two token lines. Raises `Unreachable` when it is not whole, `HostError` as the host says."""
+    mark = b"\n" + token.encode() + b"\n"
+    pieces = (b"\n" + out).split(mark)
+    if len(pieces) < 3:
+        raise Unreachable(f"the host's answer is not whole{': ' + err if err else ''}")
+    try:
+        answer = json.loads(pieces[1])
+    except (ValueError, RecursionError) as error:
+        raise HostError("the host's answer cannot be read") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("ok"), dict):
+        told = answer.get("refused") or answer.get("bug") if isinstance(answer, dict) else ""
+        raise HostError(names.escape(str(told or "the host's answer cannot be read"), "\n"))
+    result: dict[str, Any] = answer["ok"]
+    return result
+
+
+def judge(done: Finished) -> None:
+    """Turn ssh's own failure (exit 255) into our errors; a wrong host key is never retried."""
+    if any(word in done.err for word in _KEY_WORDS):
+        raise HostKeyMismatch(f"the host that answered is not the one that was pinned: {done.err.splitlines()[-1]}")
+    if done.code == 255:
+        raise Unreachable(f"ssh: {done.err or 'the connection broke'}")
+    if done.code == 127:
+        raise HostError("python3 is not on the host's PATH")
+
+
+class Connection:
+    """The shared connection of one run."""
+
+    def __init__(self, login: argv.Login, clock: Clock) -> None:
+        if len(os.fsencode(login.control)) > argv.MAX_CONTROL_PATH:
+            raise HostError(f"the path of the control socket is too long: {login.control}")
+        self.login = login
+        self.clock = clock
+        self._guard = threading.Lock()
+
+    def ensure(self, until: Time) -> None:
+        """Find the master or start one; one login, also when several processes ask at once."""
+        with self._guard, self._locked(until):
+            if self._answers(until):
+                return
+            self._remove()
+            limit = min(until, self.clock.now() + LOGIN_S)
+            # in the background the master keeps its stderr: a file, because a pipe would never end
+            errors = Path(self.login.control + ".err")
+            with open(os.open(errors, os.O_CREAT | os.O_RDWR | os.O_TRUNC, 0o600), "r+b") as err:
+                code = self._start_master(limit, err)
+                err.seek(0)
+                text = names.escape(err.read(4096).decode("utf-8", "replace").strip(), "\n")
+            if code:
+                judge(Finished(255 if code != 127 else 1, b"", text))
+                raise Unreachable(f"ssh: {text or 'no login'}")
+
+    def call(self, operation: str, request: dict[str, Any], until: Time) -> dict[str, Any]:
+        """Ask the agent; over a new master when the old one turns out to be dead (every operation may be repeated)."""
+        token = new_token()
+        program = script(operation, request, token)
+        for attempt in (1, 2):
+            self.ensure(until)
+            try:
+                done = run_child(argv.execute(self.login, AGENT_COMMAND), self.clock, until, program)
+                judge(done)
+                return read_answer(done.out, token, done.err)
+            except Unreachable:
+                self.drop()
+                if attempt == 2 or self.clock.now() >= until:
+                    raise
+        raise AssertionError("unreachable")
+
+    def drop(self) -> None:
+        """End the master and forget its socket; the next call logs in anew."""
+        with self._guard, contextlib.suppress(HostError):
+            self._remove()
+
+    def _start_master(self, until: Time, err: IO[bytes]) -> int:
+        command = argv.master(self.login, int(max(1.0, until - self.clock.now())))
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+            env=_environment(),
+        )
+        try:
+            return child.wait(timeout=max(0.1, until - self.clock.now()))
+        except subprocess.TimeoutExpired as error:
+            raise Unreachable("ssh: no login in time") from error
+        finally:
+            if child.poll() is None:
+                end_group(child)
+
+    def _answers(self, until: Time) -> bool:
+        if not os.path.exists(self.login.control):
+            return False
+        limit = min(until, self.clock.now() + CONTROL_S)
+        try:
+            return run_child(argv.control(self.login, "check"), self.clock, limit).code == 0
+        except Unreachable:
+            return False
+
+    def _remove(self) -> None:
+        if os.path.exists(self.login.control):
+            with contextlib.suppress(Unreachable):
+                run_child(argv.control(self.login, "exit"), self.clock, self.clock.now() + CONTROL_S)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.login.control)
+
+    @contextlib.contextmanager
+    def _locked(self, until: Time) -> Iterator[None]:
+        with open(os.open(self.login.control + ".lock", os.O_CREAT | os.O_RDWR, 0o600), "r+b") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError as error:
+                    if self.clock.now() >= until:
+                        raise Unreachable("another process is still connecting") from error
+                    threading.Event().wait(0.02)
+            yield
+
+
+def control_path(runtime_dir: Path, login_name: str) -> str:
+    """A short socket path that is another one for another run, address or pinned key."""
+    return str(runtime_dir / (hashlib.sha256(login_name.encode()).hexdigest()[:16] + ".s"))
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment without what would change what ssh and rsync do."""
+    drop = (
+        "SSH_AUTH_SOCK",
+        "SSH_ASKPASS",
+        "RSYNC_RSH",
+        "RSYNC_PROXY",
+        "RSYNC_CONNECT_PROG",
+        "RSYNC_PARTIAL_DIR",
+        "DISPLAY",
+    )
+    kept = {k: v for k, v in os.environ.items() if k not in drop}
+    return {**kept, "LC_ALL": "C"}
+
+
+def _source(name: str) -> str:
+    return (Path(__file__).parent / "host" / f"{name}.py").read_text()

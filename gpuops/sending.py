@@ -1,0 +1,309 @@
+"""What goes to the host: the list that a person approves, and the proof that exactly that list arrived."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gpuops import argv, codec, names
+from gpuops.errors import HostError, Unreachable
+from gpuops.ports import Clock
+from gpuops.remote import Connection, Finished, judge, run_child
+from gpuops.values import SendFile, SendList, Spec, Time, Transfer
+
+MOST_EXCLUDED = 500
+MAX_SCAN_BYTES = 256 << 10
+_LINE = re.compile(rb"^[<>ch.*]([fdLDS])[^|]{9}\|(\d+)\|(.*)$", re.DOTALL)
+_ESCAPE = re.compile(rb"\\#([0-7]{3})")
+_KEY_NAME = re.compile(
+    r"^(id_[a-z0-9]+|.*\.(pem|key|p12|pfx|ppk|kdbx|jks)|.*credentials.*|.*secret.*|\.netrc|\.npmrc|\.pypirc|.*token.*)$",
+    re.IGNORECASE,
+)
+_KEY_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b"
+    rb"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bAIza[0-9A-Za-z_-]{35}|\bxox[abp]-[0-9A-Za-z-]{20,}"
+)
+_KINDS = {b"f": "file", b"d": "directory", b"L": "link"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    files: tuple[SendFile, ...]
+    stamps: tuple[tuple[str, str, int, int], ...]
+    excluded: tuple[str, ...]
+    suspicious: tuple[str, ...]
+
+
+def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time) -> SendList:
+    """List what would be sent. With a connection rsync compares with the host itself, else with an empty directory: same list.
+
+    Raises `HostError` for names that cannot be carried, links that leave the tree and a total beyond `max_total_bytes`.
+    """
+    trees = [_list_tree(t, connection, clock, until) for t in spec.transfers]
+    total = sum(f.size for t in trees for f in t.files if f.kind == "file")
+    if total > spec.max_total_bytes:
+        sized = [(f.size, f.path) for t in trees for f in t.files if f.kind == "file"]
+        biggest = ", ".join(f"{path} ({size:,} bytes)" for size, path in sorted(sized, reverse=True)[:5])
+        raise HostError(
+            f"{total:,} bytes would be sent, max_total allows {spec.max_total_bytes:,}; the biggest: {biggest}"
+        )
+    pairs = list(zip(spec.transfers, trees, strict=True))
+    return SendList(
+        trees=tuple((t.destination, tree.files) for t, tree in pairs),
+        excluded=tuple(f"{t.source}: {e}" for t, tree in pairs for e in tree.excluded),
+        suspicious=tuple(f"{t.source}: {e}" for t, tree in pairs for e in tree.suspicious),
+        total_bytes=total,
+        digest=codec.digest([[t.destination, tree.stamps] for t, tree in pairs]),
+    )
+
+
+def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, until: Time) -> tuple[int, int]:
+    """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
+    if preview(spec, None, clock, until).digest != approved.digest:
+        raise HostError("the files changed since the list was approved: look at the new list and approve it")
+    connection.ensure(until)
+    for transfer, (destination, files) in zip(spec.transfers, approved.trees, strict=True):
+        _rsync(transfer, destination, files, connection, clock, until)
+    wanted = [_local_hashes(t, files) for t, (_, files) in zip(spec.transfers, approved.trees, strict=True)]
+    request = [{"root": d, "files": sorted(w)} for (d, _), w in zip(approved.trees, wanted, strict=True)]
+    answer = connection.call("verify", {"trees": request}, until)
+    count = size = 0
+    for (destination, _), want, seen in zip(approved.trees, wanted, answer["trees"], strict=True):
+        for path, found in zip(sorted(want), seen, strict=True):
+            if tuple(found) != want[path]:
+                raise HostError(_difference(f"{destination}/{path}", found, want[path]))
+            count, size = count + 1, size + want[path][1]
+    return count, size
+
+
+def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int, int]:
+    """Verify the files that the manifest's sha256sum file names, on the host; returns (files, bytes)."""
+    if not spec.inputs_sha256:
+        return 0, 0
+    text, base = _read_sums(spec, connection, until)
+    wanted: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(r"([0-9a-fA-F]{64}) [ *](.+)", line)
+        if not match:
+            raise HostError(f"{spec.inputs_sha256}: not a line of sha256sum: {names.escape(line)[:100]!r}")
+        wanted[os.path.normpath(os.path.join(base, match[2]))] = match[1].lower()
+    if not wanted:
+        raise HostError(f"{spec.inputs_sha256} names no file")
+    request = {"trees": [{"root": "/", "files": [p.lstrip("/") for p in wanted]}]}
+    seen = connection.call("verify", request, until)["trees"][0]
+    for (path, digest), found in zip(wanted.items(), seen, strict=True):
+        if found[0] != "file" or found[2] != digest:
+            raise HostError(_difference(path, found, ("file", None, digest)))
+    return len(wanted), sum(int(found[1]) for found in seen)
+
+
+def _read_sums(spec: Spec, connection: Connection, until: Time) -> tuple[str, str]:
+    """The text of the sums file, and the directory on the host to which its names are relative."""
+    path = spec.inputs_sha256
+    for transfer in spec.transfers:
+        local = path if os.path.isabs(path) else os.path.join(transfer.source, path)
+        if os.path.isfile(local):
+            with open(local, encoding="utf-8") as source:
+                text = source.read()
+            inside = os.path.relpath(os.path.realpath(local), os.path.realpath(transfer.source))
+            if not inside.startswith(".."):
+                return text, os.path.join(transfer.destination, os.path.dirname(inside))
+    if os.path.isabs(path) and os.path.isfile(path):
+        with open(path, encoding="utf-8") as source:
+            return source.read(), spec.train.workdir
+    remote = os.path.join(spec.train.workdir, path)
+    return str(connection.call("sums", {"file": remote}, until)["text"]), os.path.dirname(remote)
+
+
+def _list_tree(transfer: Transfer, connection: Connection | None, clock: Clock, until: Time) -> _Tree:
+    source = transfer.source
+    if not os.path.isdir(source):
+        raise HostError(f"{source} is not a directory")
+    _check_destination(transfer.destination)
+    excludes = (*argv.DEFAULT_EXCLUDES, *transfer.exclude, *_git_ignored(source, clock, until))
+    entries, skipped = _parse(_dry_run(transfer, excludes, connection, clock, until).out)
+    files, stamps = [], []
+    for kind, raw, size in entries:
+        path = _name(raw)
+        full = os.path.join(source, path)
+        try:
+            info = os.stat(full) if kind == "file" else os.lstat(full)
+        except OSError as error:
+            raise HostError(f"{full} vanished while it was listed") from error
+        if kind == "link":
+            _check_link(source, path, transfer.follow)
+        files.append(SendFile(path, size, kind))
+        stamps.append((path, kind, size if kind != "directory" else 0, info.st_mtime_ns if kind == "file" else 0))
+    excluded = [*_excluded(source, {f.path for f in files}), *(names.escape(s) for s in skipped)]
+    return _Tree(tuple(files), tuple(stamps), tuple(excluded[:MOST_EXCLUDED]), tuple(_suspicious(source, files)))
+
+
+def _dry_run(
+    transfer: Transfer, excludes: tuple[str, ...], connection: Connection | None, clock: Clock, until: Time
+) -> Finished:
+    if connection is not None:
+        connection.ensure(until)
+        target = argv.rsync_target(connection.login.endpoint, transfer.destination.rstrip("/") + "/")
+        shell = argv.remote_shell(connection.login)
+        done = run_child(argv.rsync_list(transfer.source, target, excludes, transfer.follow, shell), clock, until)
+    else:
+        with tempfile.TemporaryDirectory(prefix="gpuops-") as empty:
+            done = run_child(argv.rsync_list(transfer.source, empty + "/", excludes, transfer.follow), clock, until)
+    _judge_rsync(done)
+    return done
+
+
+def _judge_rsync(done: Finished) -> None:
+    """rsync's exit status in our words: what the network or a partner's end caused may pass, the rest may not."""
+    if done.code == 0:
+        return
+    if done.code == 127 or "command not found" in done.err:
+        raise HostError("rsync is not installed on the host")
+    if done.code == 255:
+        judge(done)
+    if done.code in (10, 12, 20, 30, 35, 255):
+        raise Unreachable(f"rsync: {done.err or done.code}")
+    raise HostError(f"rsync ended with {done.code}: {done.err}")
+
+
+def _rsync(
+    transfer: Transfer, destination: str, files: tuple[SendFile, ...], connection: Connection, clock: Clock, until: Time
+) -> None:
+    with tempfile.NamedTemporaryFile(prefix="gpuops-") as listing:
+        listing.write(b"".join(os.fsencode(f.path) + b"\0" for f in files))
+        listing.flush()
+        target = argv.rsync_target(connection.login.endpoint, destination.rstrip("/") + "/")
+        shell = argv.remote_shell(connection.login)
+        _judge_rsync(
+            run_child(argv.rsync_send(transfer.source, target, listing.name, transfer.follow, shell), clock, until)
+        )
+
+
+def _parse(out: bytes) -> tuple[list[tuple[str, bytes, int]], list[str]]:
+    """(kind, name, size) of each listed entry; and what rsync skipped, such as fifos and devices."""
+    entries, skipped = [], []
+    for line in out.split(b"\n"):
+        match = _LINE.match(line)
+        if not match:
+            if line.startswith(b"skipping"):
+                skipped.append(line.decode("utf-8", "replace"))
+            continue
+        name = _ESCAPE.sub(lambda m: bytes([int(m[1], 8)]), match[3]).rstrip(b"/")
+        if name == b"." or match[1] not in _KINDS:
+            continue
+        entries.append((_KINDS[match[1]], name, int(match[2])))
+    return entries, skipped
+
+
+def _name(raw: bytes) -> str:
+    """A file name as text. Raises `HostError` for what cannot be carried without being mangled."""
+    try:
+        path = raw.decode()
+    except UnicodeDecodeError as error:
+        raise HostError(f"the name {raw!r} is not UTF-8: rename or exclude it") from error
+    if names.escape(path) != path:
+        raise HostError(f"the name {names.escape(path)!r} has control characters: rename or exclude it")
+    return path
+
+
+def _check_destination(destination: str) -> None:
+    if (
+        not destination.startswith("/")
+        or names.escape(destination) != destination
+        or os.path.normpath(destination) == "/"
+    ):
+        raise HostError(f"not a directory on the host to send to: {names.escape(destination)!r}")
+
+
+def _check_link(source: str, path: str, follow: bool) -> None:
+    """A link stays a link; one that leaves the tree would mean something else on the host."""
+    target = os.readlink(os.path.join(source, path))
+    inside = os.path.normpath(os.path.join(os.path.dirname(path), target))
+    leaves = os.path.isabs(target) or inside == ".." or inside.startswith("../")
+    if leaves and not follow:
+        raise HostError(
+            f"{path} is a link that leaves the tree ({names.escape(target)}): remove it, exclude it or set follow"
+        )
+
+
+def _git_ignored(source: str, clock: Clock, until: Time) -> list[str]:
+    """Exclude patterns for what git ignores; none where the source is no work tree or git is not installed."""
+    directory = os.path.realpath(source)
+    while not os.path.exists(os.path.join(directory, ".git")):
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return []
+        directory = parent
+    try:
+        done = run_child(argv.git_ignored(source), clock, until)
+    except HostError:
+        return []
+    return (
+        [argv.rsync_literal(os.fsdecode(p)) for p in done.out.split(b"\0") if p and p != b"./"] if not done.code else []
+    )
+
+
+def _excluded(source: str, sent: set[str]) -> Iterator[str]:
+    """What lies in the source and is not sent; a directory that is left out as a whole is one entry."""
+    for directory, inner, plain in os.walk(source):
+        relative = os.path.relpath(directory, source)
+        prefix = "" if relative == "." else relative + "/"
+        for name in sorted([*inner, *plain]):
+            if prefix + name not in sent:
+                yield names.escape(prefix + name) + ("/" if name in inner else "")
+        inner[:] = [n for n in inner if prefix + n in sent and not os.path.islink(os.path.join(directory, n))]
+
+
+def _suspicious(source: str, files: list[SendFile]) -> Iterator[str]:
+    """Files of the list that look like a key or carry a token."""
+    for file in files:
+        if file.kind != "file":
+            continue
+        if _KEY_NAME.match(os.path.basename(file.path)):
+            yield f"{file.path}: named like a key or token"
+        elif file.size <= MAX_SCAN_BYTES and _KEY_TEXT.search(_head(os.path.join(source, file.path))):
+            yield f"{file.path}: contains what looks like a key or token"
+
+
+def _head(path: str) -> bytes:
+    try:
+        with open(path, "rb") as source:
+            return source.read(MAX_SCAN_BYTES)
+    except OSError:
+        return b""
+
+
+def _local_hashes(transfer: Transfer, files: tuple[SendFile, ...]) -> dict[str, tuple[str, int, str]]:
+    """(kind, size, sha256) of every file and link of the list, on all cores."""
+
+    def one(file: SendFile) -> tuple[str, tuple[str, int, str]]:
+        path = os.path.join(transfer.source, file.path)
+        if file.kind == "link":
+            target = os.fsencode(os.readlink(path))
+            return file.path, ("link", len(target), hashlib.sha256(target).hexdigest())
+        with open(path, "rb") as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                raise HostError(f"{path} is no regular file any more")
+            digest = hashlib.file_digest(source, "sha256").hexdigest()
+            return file.path, ("file", os.fstat(source.fileno()).st_size, digest)
+
+    try:
+        with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
+            return dict(pool.map(one, [f for f in files if f.kind != "directory"]))
+    except OSError as error:
+        raise HostError(f"cannot be read here: {error}") from error
+
+
+def _difference(path: str, found: list[object], want: tuple[str, int | None, str]) -> str:
+    shown = names.escape(path)
+    if found[0] == "missing":
+        return f"{shown} is not on the host: {names.escape(str(found[2]))}"
+    return f"{shown} differs on the host: sha256 {names.escape(str(found[2]))} instead of {want[2]}"

@@ -1,0 +1,283 @@
+"""The rented host of a run, over SSH: keys and pinning, the first check, sending, launching, sealing and fetching.
+
+The first login, in `check`, is made by fabric and paramiko; everything after it shares one OpenSSH connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuops import argv, hostchecks, names, sending
+from gpuops.codec import from_json
+from gpuops.errors import HostError, HostKeyMismatch, Unreachable
+from gpuops.fetching import Attempt, Fetch, channels_for
+from gpuops.ports import Clock, HostFacts, Progress
+from gpuops.remote import Connection, control_path, run_child, supervisor_source
+from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Spec, Time
+
+KEYGEN_S = 30.0
+STOP_SLICE_S = 20.0
+LEFTOVER_GRACE_S = 5.0
+_RUN = re.compile(r"^[a-z0-9][a-z0-9-]{0,63}$")
+_PUBLIC = re.compile(r"^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*$")
+
+
+class SshHost:
+    """`ports.Host` on OpenSSH. Keys and known_hosts lie under `runs_dir/<run>/ssh`, sockets in `runtime_dir`."""
+
+    def __init__(self, runs_dir: Path, runtime_dir: Path, clock: Clock) -> None:
+        self.runs_dir, self.runtime_dir, self.clock = Path(runs_dir), Path(runtime_dir), clock
+        self._connections: dict[str, Connection] = {}
+
+    def keys(self, run: RunId) -> tuple[str, HostKey]:
+        """Make the run's client key and host key once, as a whole directory put in place by one rename."""
+        directory = self._directory(run)
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(directory.parent / ".keys.lock"):
+            if not (directory / "client.pub").exists():
+                new = Path(tempfile.mkdtemp(prefix=".ssh-", dir=directory.parent))
+                for name in ("client", "host"):
+                    made = run_child(
+                        argv.keygen(str(new / name), f"gpuops-{name}"), self.clock, self.clock.now() + KEYGEN_S
+                    )
+                    if made.code:
+                        raise HostError(f"ssh-keygen: {made.err}")
+                if directory.exists():
+                    for known in directory.iterdir():
+                        shutil.copy2(known, new / known.name)
+                    shutil.rmtree(directory)
+                os.rename(new, directory)
+        public = _bare((directory / "host.pub").read_text())
+        return (
+            _bare((directory / "client.pub").read_text()),
+            HostKey((directory / "host").read_text(), public, fingerprint(public)),
+        )
+
+    def pin(self, run: RunId, endpoint: Endpoint, public_key: str) -> str:
+        """Write the one line of the run's known_hosts and return the key's fingerprint."""
+        argv.check_endpoint(endpoint)
+        bare = _bare(public_key)
+        if not _PUBLIC.match(bare):
+            raise HostError(f"not a public host key: {names.escape(public_key)[:80]!r}")
+        path = self._directory(run) / "known_hosts"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(prefix=".known-", dir=path.parent)
+        with os.fdopen(fd, "w") as out:
+            out.write(argv.known_hosts_line(endpoint, bare))
+        os.rename(temporary, path)
+        return fingerprint(bare)
+
+    def scan(self, run: RunId, endpoint: Endpoint, until: Time) -> str:
+        """The key that the host presents, which proves nothing by itself."""
+        done = run_child(argv.keyscan(endpoint, 10), self.clock, min(until, self.clock.now() + 15))
+        for line in done.out.decode("ascii", "replace").splitlines():
+            fields = line.split()
+            if len(fields) >= 3 and _PUBLIC.match(" ".join(fields[1:3])):
+                return " ".join(fields[1:3])
+        raise Unreachable(f"{endpoint.host} port {endpoint.port} presents no ed25519 host key yet")
+
+    def check(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostFacts:
+        """Log in once, collect the facts and compare them with the spec."""
+        # here and not above: only the first login needs paramiko, and `status` must start without it
+        from gpuops import firstlogin
+
+        begun = self.clock.now()
+        if until <= begun:
+            raise Unreachable("no time left to log in")
+        answer, took = firstlogin.ask(self._login(run, endpoint), "facts", hostchecks.request(spec), until - begun)
+        return hostchecks.compare(names.escape_all(answer), spec, self.clock.now() - took / 2)
+
+    def preview(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> SendList:
+        """The rsync dry run against the host."""
+        return sending.preview(spec, self._connection(run, endpoint), self.clock, until)
+
+    def send(self, run: RunId, endpoint: Endpoint, spec: Spec, approved: SendList, until: Time) -> tuple[int, int]:
+        """Send the approved list and verify it, and the manifest's inputs, on the host."""
+        connection = self._connection(run, endpoint)
+        count, size = sending.send(spec, approved, connection, self.clock, until)
+        inputs = sending.verify_inputs(spec, connection, until)
+        return count + inputs[0], size + inputs[1]
+
+    def launch(
+        self,
+        run: RunId,
+        endpoint: Endpoint,
+        spec: Spec,
+        secrets: Mapping[str, str],
+        deadline: Time,
+        resume: str,
+        until: Time,
+    ) -> str:
+        """Start the supervisor; secrets travel over stdin into a file in the host's memory."""
+        if resume and not resume.startswith("/"):
+            resume = f"{spec.outputs.directory.rstrip('/')}/{resume}"
+        train = spec.train
+        plan = {
+            "run": run, "argv": list(train.argv), "workdir": train.workdir, "outputs": spec.outputs.directory,
+            "env": dict(spec.env), "wall_clock_s": train.wall_clock_s, "grace_s": train.grace_s, "resume": resume,
+            "resume_argument": train.resume_argument, "max_updates": train.max_updates, "max_tokens": train.max_tokens,
+        }  # fmt: skip
+        request = {
+            "plan": plan, "supervisor": supervisor_source(), "secrets": dict(secrets), "deadline": deadline,
+            "avoid": [v.mount for v in spec.volumes],
+        }  # fmt: skip
+        return str(self._connection(run, endpoint).call("start", request, until)["boot_id"])
+
+    def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
+        """Ask the supervisor's record and the output directory."""
+        answer = self._connection(run, endpoint).call("status", {"run": run, "outputs": spec.outputs.directory}, until)
+        tail = names.escape(str(answer.pop("log_tail", "")), "\n\t")
+        shown = names.escape_all({k: v for k, v in answer.items() if v is not None})
+        # an id that could not be written here is no generation: sealing will name it
+        ids = [g for g in answer.get("generations", []) if not names.path_problem(str(g))]
+        return from_json(HostStatus, {**shown, "host_time": answer["time"], "log_tail": tail, "generations": ids})
+
+    def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
+        """Rewrite the deadline file and say what it says now."""
+        answer = self._connection(run, endpoint).call("deadline", {"run": run, "deadline": deadline}, until)
+        if not isinstance(answer["deadline"], (int, float)):
+            raise HostError("the deadline file cannot be read back")
+        return float(answer["deadline"])
+
+    def seal(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Sealed:
+        """Stop training, wait until nothing is left, then hash what is complete."""
+        connection = self._connection(run, endpoint)
+        while True:
+            left = until - self.clock.now()
+            request: dict[str, Any] = {
+                "run": run, "why": "sealing", "wait_s": max(0.0, min(STOP_SLICE_S, left - 1)), "grace_s": LEFTOVER_GRACE_S,
+            }  # fmt: skip
+            if connection.call("stop", request, until)["ended"]:
+                break
+            if self.clock.now() >= until:
+                raise Unreachable("training has not ended yet")
+        outputs = spec.outputs
+        request = {
+            "run": run, "outputs": outputs.directory, "workdir": spec.train.workdir, "keep_last": outputs.keep_last,
+            "best": outputs.best, "load_check": list(outputs.load_check), "load_s": max(1.0, (until - self.clock.now()) / 2),
+        }  # fmt: skip
+        answer = connection.call("seal", request, until)
+        sealed = from_json(Sealed, {**answer, "reason": names.escape(str(answer["reason"]))})
+        good, bad = [], []
+        for generation in sealed.generations:
+            problem = names.generation_problem(generation)
+            if problem:
+                bad.append(f"refused a generation: {problem}")
+            else:
+                good.append(_shown(generation))
+        if names.generation_problem(sealed.telemetry):
+            raise HostError("the host's telemetry has names that cannot be carried")
+        outcome = "ended" if sealed.outcome == "completed" and not good else sealed.outcome
+        reason = "; ".join(filter(None, [sealed.reason, *bad]))
+        return Sealed(outcome, sealed.exit_code, reason, tuple(good), sealed.telemetry)
+
+    def hash_generation(self, run: RunId, endpoint: Endpoint, spec: Spec, generation: str, until: Time) -> Generation:
+        """Hash one complete generation on the host while training goes on."""
+        request = {"run": run, "outputs": spec.outputs.directory, "generation": generation, "best": spec.outputs.best}
+        found = from_json(Generation, self._connection(run, endpoint).call("hash", request, until))
+        problem = names.generation_problem(found)
+        if problem or found.id != generation:
+            raise HostError(f"the generation cannot be carried: {problem or names.escape(found.id)}")
+        return _shown(found)
+
+    def fetch(
+        self,
+        run: RunId,
+        endpoint: Endpoint,
+        spec: Spec,
+        generation: Generation,
+        into: str,
+        until: Time,
+        progress: Progress,
+    ) -> bool:
+        """Bring the generation's files into `into`; what arrived stays there for the next call."""
+        problem = names.generation_problem(generation)
+        if problem:
+            raise HostError(f"the generation cannot be carried: {problem}")
+        attempt = Attempt(into, generation)
+        attempt.open()
+        where = {"run": run, "outputs": spec.outputs.directory, "generation": generation.id}
+        fetch = Fetch(self._connection(run, endpoint), self.clock, until, where, attempt, progress)
+        return fetch.run(channels_for(endpoint, generation.bytes))
+
+    def close(self, run: RunId) -> None:
+        """End the shared connections of a run; training on the host does not notice."""
+        for key in [k for k in self._connections if k.startswith(run + "|")]:
+            self._connections.pop(key).drop()
+
+    def shell(self, run: RunId, endpoint: Endpoint) -> list[str]:
+        """The command that gives a person a shell on the host, with the pinned key and nothing of the user's own settings."""
+        return argv.interactive(self._login(run, endpoint))
+
+    def _directory(self, run: RunId) -> Path:
+        if not _RUN.match(run):
+            raise HostError(f"not a run id: {names.escape(run)!r}")
+        return self.runs_dir / run / "ssh"
+
+    def _login(self, run: RunId, endpoint: Endpoint) -> argv.Login:
+        """The run's own identity and pin. Raises `HostKeyMismatch` when nothing, or another address, is pinned."""
+        argv.check_endpoint(endpoint)
+        directory = self._directory(run)
+        known = directory / "known_hosts"
+        try:
+            line = known.read_text()
+        except OSError as error:
+            raise HostKeyMismatch(
+                "no host key is pinned for this run: nothing is sent to a host that proved nothing"
+            ) from error
+        if line != argv.known_hosts_line(endpoint, " ".join(line.split()[1:3])):
+            raise HostKeyMismatch(
+                f"the pinned host key is for another address than {endpoint.host} port {endpoint.port}"
+            )
+        self._make_runtime()
+        control = control_path(self.runtime_dir, f"{self.runs_dir}|{run}|{endpoint}|{line}")
+        return argv.Login(endpoint, str(directory / "client"), str(known), line.split()[1], control)
+
+    def _connection(self, run: RunId, endpoint: Endpoint) -> Connection:
+        login = self._login(run, endpoint)
+        return self._connections.setdefault(f"{run}|{login.control}", Connection(login, self.clock))
+
+    def _make_runtime(self) -> None:
+        self.runtime_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = self.runtime_dir.lstat()
+        if info.st_uid != os.getuid() or info.st_mode & 0o077:
+            raise HostError(
+                f"{self.runtime_dir} must belong to you alone (mode 0700): whoever can open a socket in it is logged in"
+            )
+
+
+def fingerprint(public_key: str) -> str:
+    """`SHA256:…` of a public key, as ssh-keygen prints it."""
+    try:
+        blob = base64.b64decode(public_key.split()[1], validate=True)
+    except (IndexError, ValueError) as error:
+        raise HostError("not a public key") from error
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _bare(public_key: str) -> str:
+    """Kind and blob without a comment."""
+    return " ".join(public_key.split()[:2])
+
+
+def _shown(generation: Generation) -> Generation:
+    """The names of what is left behind are only shown, so they are escaped and not refused."""
+    left = tuple(names.escape(n) for n in generation.left_behind)
+    return Generation(generation.id, generation.step, generation.files, generation.metric, left)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with open(os.open(path, os.O_CREAT | os.O_RDWR, 0o600), "r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
