@@ -73,6 +73,15 @@ class SqliteJournal:
         with _translated():
             return tuple(r for (r,) in self._db.execute(f"select run from run {where} order by opened_at, run"))
 
+    def versions(self) -> dict[RunId, int]:
+        """The last seq of every open run."""
+        with _translated():
+            return dict(
+                self._db.execute(
+                    "select run, (select max(seq) from record where record.run = run.run) from run where closed = 0"
+                ).fetchall()
+            )
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()
@@ -100,14 +109,16 @@ class SqliteJournal:
         self._db.execute("begin immediate")
         try:
             yield
+            self._db.execute("commit")
         except BaseException:
-            self._db.execute("rollback")
+            # a full disk fails the commit and may or may not have rolled back already
+            if self._db.in_transaction:
+                self._db.execute("rollback")
             raise
-        self._db.execute("commit")
 
 
-REOPENING = frozenset({"created", "released"})
-"""Kinds that open a closed run again: a late hit, the end of a retention."""
+REOPENING = frozenset({"created", "reappeared", "released"})
+"""Kinds that open a closed run again: a late hit, something that was gone and bills, the end of a retention."""
 
 
 def _open_file(path: Path) -> sqlite3.Connection:

@@ -45,19 +45,21 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
 
 def _move(ports: Ports, s: RunState, do: Do, name: str, target: Time) -> tuple[Event, ...]:
     p: Purchase = s.purchases[do.purchase or ""]
-    if p.ref is None or p.endpoint is None:
-        raise ProviderError("the rental has no address yet")
+    if p.ref is None:
+        raise ProviderError("the rental has no name yet")
     provider = ports.providers(s.spec.provider)
     if name == "host deadline":
+        if p.endpoint is None:
+            raise ProviderError("the rental has no address yet")
         at = ports.host.set_deadline(s.run, p.endpoint, target, do.until)
         grade = "read back"
     elif name == "mark":
         if not isinstance(provider, MovesMark):
-            return (fact("layer", p.id, name=name, grade="none", at=target),)
+            raise ProviderError("the mark cannot be moved: a sentinel ends the rental at the limit that it names")
         at, grade = provider.set_mark(p.ref, target, do.until), "read back"
     else:
         if not isinstance(provider, MovesEnd):
-            return (fact("layer", p.id, name=name, grade="none", at=target),)
+            raise ProviderError("the provider's timer cannot be moved")
         at, grade = provider.set_end(p.ref, target, do.until), provider.traits.deadline
     if abs(at - target) > _SAME_S:
         raise ProviderError(f"the {name} was moved to {target:.0f} but reads back {at:.0f}")
