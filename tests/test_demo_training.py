@@ -222,6 +222,15 @@ def test_a_damaged_generation_is_not_resumed_from(start: Start, tmp_path: Path) 
     assert beats(tmp_path)[-1]["state"] == "failed"
 
 
+def test_the_load_check_accepts_whole_generations_only(start: Start, tmp_path: Path) -> None:
+    train(start, tmp_path, "--updates", "10")
+    check = [sys.executable, str(DEMO / "generation.py"), str(tmp_path / "step-000010")]
+    assert subprocess.run(check, check=False, capture_output=True, timeout=30).returncode == 0
+    with (tmp_path / "step-000010" / "optimizer.npz").open("ab") as file:
+        file.write(b"x")
+    assert subprocess.run(check, check=False, capture_output=True, timeout=30).returncode == 1
+
+
 def test_another_configuration_is_not_resumed(start: Start, tmp_path: Path) -> None:
     train(start, tmp_path, "--updates", "10")
     process = start(tmp_path, "--updates", "20", "--seed", "2", "--resume", str(tmp_path / "step-000010"))

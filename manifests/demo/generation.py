@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -100,3 +101,20 @@ def _sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def main() -> int:
+    """Load the generation named on the command line, as the manifest's `load_check` asks; returns the exit code."""
+    try:
+        arrays, state = read(Path(sys.argv[1]), ("weights.npz", "optimizer.npz"))
+        if not all(np.isfinite(a).all() for named in arrays.values() for a in named.values()):
+            raise UnusableError(f"{sys.argv[1]} holds numbers that are not finite")
+    except UnusableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"update {state['step']} loads")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

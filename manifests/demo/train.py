@@ -45,7 +45,7 @@ from model import Adam, Batches, Model
 def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="/workspace/input/corpus.txt", help="the text")
+    parser.add_argument("--data", default="../input/corpus.txt", help="the text")
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--save-every", type=int, default=400, help="publish a generation after this many updates")
     parser.add_argument("--keep", type=int, default=5, help="generations to keep here; never fewer than two")
