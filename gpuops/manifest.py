@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from gpuops import shapes, yamlpos
+from gpuops import manifest_keys, shapes, yamlpos
 from gpuops.errors import ManifestError
 from gpuops.manifest_keys import FIRST_USE, Manifest
 from gpuops.values import Checks, Money, Need, Outputs, Spec, Teardown, Train, Transfer, VolumeUse
@@ -130,7 +130,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -> Spec:
-    resources, checks, train, outputs = keys.resources, keys.checks, keys.train, keys.outputs
+    resources, outputs = keys.resources, keys.outputs
     return Spec(
         name=keys.name,
         owner=keys.owner or default_owner(environ),
@@ -146,16 +146,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         image=resources.image or "",
         disk_gb=resources.disk / GB,
         volumes=tuple(VolumeUse(v.id, v.mount, v.min_free / GB) for v in keys.volumes),
-        checks=Checks(
-            device=resources.device,
-            count=resources.count,
-            memory_gb=resources.memory / GB,
-            driver=checks.driver or "",
-            free_gb=checks.free / GB,
-            clock_skew_s=checks.clock_skew,
-            ports=checks.ports,
-            on_failure=checks.on_failure,
-        ),
+        checks=_checks(keys),
         transfers=tuple(
             Transfer(_local(t.source, folder, environ), t.to, t.exclude, t.follow, t.git_ignored == "include")
             for t in keys.transfers
@@ -164,15 +155,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         inputs_sha256=keys.inputs_sha256 or "",
         env=tuple(sorted(keys.env.items())),
         secrets=keys.secrets,
-        train=Train(
-            argv=train.argv,
-            workdir=train.workdir,
-            resume_argument=train.resume_argument or "",
-            wall_clock_s=train.wall_clock or 0.0,
-            grace_s=train.grace,
-            max_updates=train.max_updates,
-            max_tokens=train.max_tokens,
-        ),
+        train=_train(keys.train),
         outputs=Outputs(
             directory=outputs.directory,
             destination=_local(outputs.copy_to, folder, environ),
@@ -190,6 +173,32 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         teardown=Teardown(keys.teardown.when, keys.teardown.keep_failed or 0.0),
         accept_first_use=keys.host_key == FIRST_USE,
         manifest_path=path,
+    )
+
+
+def _checks(keys: Manifest) -> Checks:
+    resources, checks = keys.resources, keys.checks
+    return Checks(
+        device=resources.device,
+        count=resources.count,
+        memory_gb=resources.memory / GB,
+        driver=checks.driver or "",
+        free_gb=checks.free / GB,
+        clock_skew_s=checks.clock_skew,
+        ports=checks.ports,
+        on_failure=checks.on_failure,
+    )
+
+
+def _train(train: manifest_keys.Train) -> Train:
+    return Train(
+        argv=train.argv,
+        workdir=train.workdir,
+        resume_argument=train.resume_argument or "",
+        wall_clock_s=train.wall_clock or 0.0,
+        grace_s=train.grace,
+        max_updates=train.max_updates,
+        max_tokens=train.max_tokens,
     )
 
 
