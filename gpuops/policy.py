@@ -43,8 +43,11 @@ class Policy:
     """Longest transfer; the deadline usually comes first."""
 
     # watching
-    status_every_s: float = 10
+    status_every_s: float = 5
     inspect_every_s: float = 60
+    survey_first_s: float = 120
+    """A complete listing this long after the intent, for a second machine from the same create call."""
+    survey_every_s: float = 900
     mirror_every_s: float = 60
     first_update_s: float = 1_800
 

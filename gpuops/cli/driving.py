@@ -1,0 +1,216 @@
+"""What all commands that move a run share: drive it, tell what happens, ask, and end with the right exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from gpuops.cli.context import App
+from gpuops.cli.interrupts import Interrupted
+from gpuops.engine import OPERATOR, drive, load
+from gpuops.errors import GpuopsError, JournalError, Stale, UsageError
+from gpuops.locks import held
+from gpuops.render import narrate, progress_line, send_lines
+from gpuops.report import lost, name_of, rfc3339, status_line
+from gpuops.state import RunState
+from gpuops.steps import Ask, Step, fact
+from gpuops.values import Event, RunId
+
+LEAVES_FREELY = ("watch", "logs")
+
+
+@dataclass
+class Teller:
+    """Prints what the journal says that is new, whoever wrote it: this command, the guard or another terminal."""
+
+    app: App
+    seen: int
+
+    def __call__(self, state: RunState, step: Step) -> None:
+        """Tell the new records of a run."""
+        for record in self.app.journal.records(state.run, after=self.seen):
+            self.seen = record.seq
+            if record.event.kind == "status":
+                if state.outcome == "":
+                    self.app.printer.progress(progress_line(state, self.app.clock.now(), self.app.home.policy))
+            else:
+                self.app.printer.lines(narrate(record, state))
+
+
+def wish(app: App, state: RunState, what: str, cause: str = "") -> None:
+    """Append what the user wants; a wish only moves forward."""
+    decide(app, state.run, lambda s: fact("wanted", None, what=what, cause=cause))
+
+
+def decide(app: App, run: RunId, make: Callable[[RunState], Event]) -> RunState:
+    """Append a decision made on the newest version; tries again while other writers are faster, at most 20 times."""
+    state = app.state(run)
+    for _ in range(20):
+        try:
+            app.journal.append(run, make(state), expected=state.version, at=app.clock.now(), wall=app.clock.wall())
+            return app.state(run)
+        except Stale:
+            state = app.state(run)
+    raise JournalError(f"run {run} changes faster than a decision can be written", next_command="try again")
+
+
+def go(
+    app: App, run: RunId, command: str, *, until: Callable[[RunState], bool], yes: bool, may: frozenset[str] = OPERATOR
+) -> int:
+    """Drive a run until `until`, and return the exit code of `command`."""
+    teller = Teller(app, app.state(run).version if command in LEAVES_FREELY else 0)
+
+    def answer(state: RunState, ask: Ask) -> bool:
+        return confirm(app, state, ask, yes=yes)
+
+    with app.locks.driving(run), app.interrupts.watching():
+        while True:
+            try:
+                state, step = drive(run, app.ports, app.home.policy, may, until=until, tell=teller, answer=answer)
+            except Interrupted:
+                code = _interrupted(app, run, command)
+                if code is not None:
+                    return code
+                continue
+            teller(state, step)
+            app.ports.host.close(run)
+            if isinstance(step, Ask):
+                return _unanswered(app, state)
+            return finish(app, state, command) if state.closed else ready(app, state, command)
+
+
+def confirm(app: App, state: RunState, ask: Ask, *, yes: bool) -> bool:
+    """Show what is asked for and append the approval. Without terminal and `--yes` it is refused."""
+    rental = state.rental
+    if rental is not None and rental.work.preview is not None and rental.work.preview.digest == ask.digest:
+        app.printer.lines(send_lines(rental.work.preview))
+    if not yes:
+        if not sys.stdin.isatty():
+            return False
+        if not typer.confirm(ask.question, default=False, err=app.printer.as_json):
+            return False
+    decide(app, state.run, lambda s: fact("approved", None, digest=ask.digest))
+    return True
+
+
+def ensure_guard(app: App) -> bool:
+    """Start the guard of this user unless it runs; True when one runs afterwards."""
+    if not app.home.guard:
+        return False
+    app.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with held(app.home.path / "guard.lock") as free:
+        if not free:
+            return True
+    with (app.home.path / "guard.log").open("ab") as log:
+        # its own session: neither the terminal nor this process takes it along
+        subprocess.Popen(
+            [sys.executable, "-m", "gpuops", "guard"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+            start_new_session=True, env=dict(os.environ),
+        )  # fmt: skip
+    return True
+
+
+def ready(app: App, state: RunState, command: str) -> int:
+    """The command reached what it wanted and the run goes on, as meant."""
+    now = app.clock.now()
+    if app.printer.as_json:
+        app.printer.document({"runs": [status_line(state, now)]})
+        return 0
+    rental = state.rental
+    if command == "up" and rental is not None and rental.work.checked_at is not None:
+        down_at = rental.work.checked_at + state.spec.setup_s
+        app.printer.line(f"Ready: {name_of(rental)}. It bills. Unless launched it goes down at {rfc3339(down_at)}.")
+        app.printer.line(f"  next: gpuops launch {state.run}")
+    elif command == "launch":
+        app.printer.line(f"  next: gpuops watch {state.run}   (leaving it stops nothing)")
+    return 0
+
+
+def finish(app: App, state: RunState, command: str) -> int:
+    """The run is closed: say where things lie, and return the exit code."""
+    code, said = verdict(state, command)
+    if app.printer.as_json:
+        app.printer.document({"runs": [status_line(state, app.clock.now())]})
+    copies = [c for p in state.purchases.values() for c in p.work.copied.values()]
+    newest = next((c for c in copies if c.generation != "telemetry"), None)
+    lines = [said]
+    if newest:
+        lines.append(f"  checkpoint  {newest.path}")
+    if telemetry := next((c for c in copies if c.generation == "telemetry"), None):
+        lines.append(f"  log         {telemetry.path}")
+    lines.append(f"  audit trail gpuops report {state.run}   (journal: {app.home.journal})")
+    app.printer.lines(lines)
+    return code
+
+
+def verdict(state: RunState, command: str) -> tuple[int, str]:
+    """Exit code and sentence for a closed run."""
+    if any(p.life == "unproven" for p in state.purchases.values()):
+        return 3, "Closed, but one purchase was never found nor disproved: `gpuops reconcile` keeps looking."
+    if any("carries this run's mark" in a for a in state.alarms):
+        return 5, "Closed, but something on the account carries this run's mark: see `gpuops reconcile`."
+    if all(p.work.launching_at is None for p in state.purchases.values()):
+        if command == "down":
+            return 0, f"Down: {state.cause}. Nothing of this run bills."
+        if state.preflight_final:
+            return 3, f"Refused: {state.preflight_problem}. Nothing was bought."
+        return 4, f"Failed before training: {state.cause}. Nothing of this run bills: proved."
+    missing = lost(state)
+    if state.outcome == "completed" and not missing:
+        return 0, "Done: training completed, everything sealed is copied and verified, nothing of this run bills."
+    said = f"Training {state.outcome or 'ended'}; teardown is complete, nothing of this run bills."
+    if missing:
+        said += f" Lost: {missing}."
+    return (0 if command == "down" else 6), said
+
+
+def still_bills(state: RunState) -> GpuopsError:
+    """The message of exit 5: what bills, what will end it, what to type."""
+    limit = min([state.limit, *(x.at for x in state.layers.values() if x.name == "provider timer")])
+    by = ", ".join(x.name for x in state.layers.values() if x.name == "provider timer") or "the guard"
+    return GpuopsError(
+        f"Detached from {state.run}; it goes on. {by} ends it at {rfc3339(limit)} at the latest.",
+        may_bill=tuple(name_of(p) for p in state.may_bill),
+        next_command=f"gpuops down {state.run}",
+    )
+
+
+def _interrupted(app: App, run: RunId, command: str) -> int | None:
+    """After a Ctrl-C or hang-up: None means drive on (to tear down), otherwise the exit code."""
+    from gpuops.cli.output import print_error
+
+    state = load(run, app.ports)
+    if state.closed:
+        return finish(app, state, command)
+    if command in LEAVES_FREELY:
+        app.printer.line(f"Left; the run goes on as meant.  next: gpuops watch {run}")
+        return 0
+    buying = state.phase == "planned" and state.wanted != "closed" and command in ("up", "launch", "run")
+    if buying:
+        app.printer.line(
+            "Interrupted while buying: recording what was bought and tearing it down. Again to leave at once."
+        )
+        wish(app, state, "closed", "interrupted by the user while buying")
+        return None
+    if not state.may_bill:
+        return None if state.wanted == "closed" and app.interrupts.count < 2 else 0
+    error = still_bills(state)
+    print_error(error, "may_bill", as_json=app.printer.as_json)
+    return 5
+
+
+def _unanswered(app: App, state: RunState) -> int:
+    """A question stayed unanswered: refused. What was bought goes on until the setup limit, or at once if nothing was."""
+    if not state.purchases:
+        wish(app, state, "closed", "not approved")
+        drive(state.run, app.ports, app.home.policy, OPERATOR, until=lambda s: s.closed)
+        raise UsageError("Not approved: nothing was bought.", next_command="add --yes, or run it on a terminal")
+    error = still_bills(state)
+    error.message = "Not approved: nothing was sent. " + error.message
+    error.exit_code, error.code = 5, "may_bill"
+    raise error

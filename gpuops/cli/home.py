@@ -1,0 +1,76 @@
+"""Where gpuops keeps its things, and the user's `config.toml`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuops.errors import UsageError
+from gpuops.policy import Policy, with_overrides
+
+CONFIG_TABLES = ("policy", "ssh", "guard", "providers", "known_gaps")
+
+
+@dataclass(frozen=True)
+class Home:
+    """The directories under `GPUOPS_HOME` and what `config.toml` says."""
+
+    path: Path
+    policy: Policy = field(default_factory=Policy)
+    providers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    authorized_keys: tuple[str, ...] = ()
+    identity_file: str = ""
+    guard: bool = True
+
+    @property
+    def journal(self) -> Path:
+        """The SQLite file."""
+        return self.path / "journal.db"
+
+    @property
+    def runs(self) -> Path:
+        """One directory per run: keys, known_hosts."""
+        return self.path / "runs"
+
+    @property
+    def runtime(self) -> Path:
+        """A short path for control sockets: ssh accepts about 90 characters."""
+        base = os.environ.get("XDG_RUNTIME_DIR") or ""
+        if not base or len(base) > 40 or not os.access(base, os.W_OK):
+            base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp"
+        return Path(base) / f"gpuops-{os.getuid()}"
+
+
+def find_home(environ: Mapping[str, str]) -> Home:
+    """Read `config.toml` under `GPUOPS_HOME` (default: the platform's data directory). Raises `UsageError`."""
+    if environ.get("GPUOPS_HOME"):
+        path = Path(environ["GPUOPS_HOME"]).expanduser().absolute()
+    else:
+        import platformdirs  # only where it is needed: status starts fast
+
+        path = Path(platformdirs.user_data_dir("gpuops", appauthor=False))
+    file = path / "config.toml"
+    try:
+        data: dict[str, Any] = tomllib.loads(file.read_text()) if file.exists() else {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from None
+    if wrong := sorted(set(data) - set(CONFIG_TABLES)):
+        raise UsageError(f"{file}: unknown table {', '.join(wrong)}; known: {', '.join(CONFIG_TABLES)}")
+    try:
+        policy = with_overrides(Policy(), data.get("policy", {}))
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from None
+    ssh = data.get("ssh", {})
+    return Home(
+        path=path,
+        policy=policy,
+        providers=data.get("providers", {}),
+        authorized_keys=tuple(ssh.get("authorized_keys", ())),
+        identity_file=str(ssh.get("identity_file", "")),
+        guard=bool(data.get("guard", {}).get("start", True)),
+    )

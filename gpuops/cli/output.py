@@ -1,0 +1,99 @@
+"""One printer for all commands: one JSON document on stdout, human words on stdout or, beside JSON, on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from gpuops.errors import GpuopsError
+
+
+class Printer:
+    """Prints lines for people and at most one JSON document."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.live = not as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._open_line = False
+
+    def lines(self, lines: Iterable[str]) -> None:
+        """Print lines; a terminal that is gone is not an error, because a run must not depend on one."""
+        text = "".join(line + "\n" for line in lines)
+        if text:
+            _write(self._stream, ("\r\x1b[K" if self._open_line else "") + text)
+            self._open_line = False
+
+    def line(self, text: str) -> None:
+        """Print one line."""
+        self.lines((text,))
+
+    def progress(self, text: str) -> None:
+        """Show what changes all the time: in place on a terminal, else as a line of its own."""
+        if not text:
+            return
+        if not self.live:
+            self.lines((text,))
+            return
+        width = _columns()
+        _write(self._stream, "\r\x1b[K" + text[: width - 1])
+        self._open_line = True
+
+    def document(self, document: Any) -> None:
+        """Print the JSON document."""
+        _write(sys.stdout, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self.as_json else sys.stdout
+
+
+def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
+    """What happened, what may still bill, what to type next."""
+    if as_json:
+        body = {
+            "code": code, "message": error.message, "may_bill": list(error.may_bill), "next": error.next_command or None
+        }  # fmt: skip
+        _write(sys.stdout, json.dumps({"error": body}, indent=2, ensure_ascii=False) + "\n")
+    text = f"gpuops: {error.message}\n"
+    text += "".join(f"  may still bill: {what}\n" for what in error.may_bill)
+    text += f"  next: {error.next_command}\n" if error.next_command else ""
+    _write(sys.stderr, text)
+
+
+def write_bug(what: str, error: BaseException, folder: Path | None = None) -> str:
+    """Write a traceback without local values to a file that only the user can read, and return its path."""
+    text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n" + "".join(
+        traceback.format_exception(type(error), error, error.__traceback__)
+    )
+    try:
+        folder = folder or Path(os.environ.get("GPUOPS_HOME") or tempfile.gettempdir())
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, path = tempfile.mkstemp(prefix="gpuops-bug-", suffix=".txt", dir=folder)
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError as failed:
+        return f"(could not be written: {failed})"
+    return path
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns
+    except OSError:
+        return 100
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        # the terminal was closed: what happens is in the journal, and teardown must go on
+        return

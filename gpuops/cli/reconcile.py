@@ -1,0 +1,142 @@
+"""`gpuops reconcile`: what the accounts show against what the journal knows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuops.cli.context import App, make_app
+from gpuops.cli.driving import decide, ensure_guard, go
+from gpuops.cli.options import Json, Yes, command_app
+from gpuops.codec import to_json
+from gpuops.errors import GpuopsError, UsageError
+from gpuops.guard import take_on
+from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, unlisted
+from gpuops.registry import names as installed
+from gpuops.render import reconcile_lines
+from gpuops.report import name_of, rfc3339
+from gpuops.state import RunState
+from gpuops.steps import fact
+from gpuops.values import Created, RunId, Scope
+
+app = command_app()
+
+# Volumes and addresses hang on rentals: what computes goes first, then what it held.
+_ORDER = ("rental", "address", "volume", "snapshot")
+
+
+@app.command()
+def reconcile(
+    provider: Annotated[
+        list[str] | None, typer.Option("--provider", help="Which accounts; default all installed.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="End orphans of ours, after showing the plan and asking.")
+    ] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """List what bills on the accounts and whose it is; --apply ends orphans.
+
+    pending: a run is at work. retained: kept on purpose. expired: its retention is over. orphaned: ours, and nothing wants it.
+    Another operator's and foreign things are listed and never touched.
+
+    Examples: gpuops reconcile
+              gpuops reconcile --provider local --apply
+    """
+    context = make_app(as_json=json)
+    lines, gaps, missing = _look(context, provider or list(installed()))
+    if json and not apply:
+        context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
+    context.printer.lines(
+        reconcile_lines(lines, [f"{g['provider']} {g['region']} {g['kind']}: {g['reason']}" for g in gaps])
+    )
+    context.printer.lines(f"may bill, not listed: {m}" for m in missing)
+    unwanted = [x for x in lines if x.cls in OURS_UNWANTED]
+    ending = sorted(
+        (x for x in unwanted if x.cls in ("orphaned", "expired")),
+        key=lambda x: _ORDER.index(x.item.ref.kind) if x.item.ref.kind in _ORDER else len(_ORDER),
+    )
+    if apply and ending:
+        code = _end(context, ending, yes=yes)
+        if json:
+            lines, gaps, missing = _look(context, provider or list(installed()))
+            context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
+        raise typer.Exit(code)
+    if unwanted:
+        context.printer.line("Something of ours bills that nothing wants.  next: gpuops reconcile --apply")
+        raise typer.Exit(5)
+    raise typer.Exit(3 if gaps else 0)
+
+
+def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, str]], list[str]]:
+    states = context.states() if context.home.journal.exists() else []
+    lines: list[Line] = []
+    gaps: list[dict[str, str]] = []
+    missing: list[str] = []
+    for name in names:
+        until = context.clock.now() + context.home.policy.call_s
+        mine = [s for s in states if s.spec.provider == name]
+        try:
+            inventory = context.provider(name).list_billable(Scope(), until)
+        except GpuopsError as error:
+            gaps.append({"provider": name, "region": "*", "kind": "*", "reason": error.message})
+            continue
+        if inventory.provider_time is not None:
+            context.clock.learn(inventory.provider_time)
+        lines += classify(inventory.items, mine, context.clock.now(), context.home.policy)
+        gaps += [{"provider": name, "region": g.region, "kind": g.kind, "reason": g.reason} for g in inventory.gaps]
+        missing += [f"{s.run}: {name_of(p)}" for s, p in unlisted(inventory.items, mine) if p.life != "ending"]
+    return lines, gaps, missing
+
+
+def _item(line: Line) -> dict[str, object]:
+    ref = line.item.ref
+    return {
+        "provider": ref.provider, "kind": ref.kind, "id": ref.id, "class": line.cls, "run": line.run or None,
+        "rate": {"amount": str(line.item.rate.amount), "currency": line.item.rate.currency},
+        "since": rfc3339(line.item.since), "why": line.why,
+    }  # fmt: skip
+
+
+def _end(context: App, lines: list[Line], *, yes: bool) -> int:
+    """Show the order, ask, and let the engine end and prove each."""
+    context.printer.line("Would end, in this order:")
+    context.printer.lines(f"  {n}. {x.item.ref} ({x.cls}: {x.why})" for n, x in enumerate(lines, 1))
+    if not yes and not (context.printer.live and typer.confirm("End these?", default=False)):
+        raise UsageError("Not approved: nothing was ended.", next_command="gpuops reconcile --apply --yes")
+    codes = []
+    for line in lines:
+        run = _claim(context, line)
+        ensure_guard(context)
+        codes.append(go(context, run, "down", yes=True, until=lambda s: s.closed))
+    return max(codes, default=0)
+
+
+def _claim(context: App, line: Line) -> RunId:
+    """Bring an orphan under a run that wants it closed."""
+    now = context.clock.now()
+    known = next((s for s in context.states() if s.run == line.run), None)
+    if known is None:
+        spec = blind_spec(line.item, "")
+        run, events = adopt(line.item, spec, now, context.ports.random_bytes(8), launched=False)
+        take_on(run, events, context.ports)
+    else:
+        run = known.run
+        _reopen(context, known, line)
+    decide(context, run, lambda s: fact("wanted", None, what="closed", cause=f"reconcile: {line.cls}"))
+    return run
+
+
+def _reopen(context: App, state: RunState, line: Line) -> None:
+    """The facts that reopen a run whose purchase bills again, or whose retention is over."""
+    kind = "released" if line.cls == "expired" else "reappeared"
+    if line.purchase and state.purchases[line.purchase].ref == line.item.ref:
+        context.journal.append_facts(
+            state.run, (fact(kind, line.purchase),), at=context.clock.now(), wall=context.clock.wall()
+        )
+        return
+    made = to_json(Created(line.item.ref, line.item.since, line.item.rate))
+    found = fact("created", line.purchase, created=made, via="search")
+    context.journal.append_facts(state.run, (found,), at=context.clock.now(), wall=context.clock.wall())

@@ -1,0 +1,28 @@
+"""`gpuops ssh`: a shell on the rental, with the run's own key and the pinned host key."""
+
+from __future__ import annotations
+
+import os
+
+from gpuops.cli.context import make_app
+from gpuops.cli.options import MaybeRun, command_app
+from gpuops.errors import UsageError
+
+app = command_app()
+
+
+@app.command()
+def ssh(run: MaybeRun = None) -> None:
+    """Open a shell on the rental, with the pinned host key.
+
+    Leaving the shell stops nothing and ends no bill.
+
+    Example: gpuops ssh local-demo
+    """
+    context = make_app()
+    state = context.find(run, open_only=True)
+    rental = state.rental
+    if rental is None or rental.endpoint is None or not rental.work.fingerprint:
+        raise UsageError(f"run {state.run} has no checked host", next_command=f"gpuops status {state.run}")
+    command = context.ports.host.shell(state.run, rental.endpoint)  # type: ignore[attr-defined]
+    os.execvp(command[0], command)

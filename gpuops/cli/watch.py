@@ -1,0 +1,25 @@
+"""`gpuops watch`: follow a run until it is closed."""
+
+from __future__ import annotations
+
+import typer
+
+from gpuops.cli.context import make_app
+from gpuops.cli.driving import go
+from gpuops.cli.options import Json, MaybeRun, command_app
+from gpuops.engine import GUARD
+
+app = command_app()
+
+
+@app.command()
+def watch(run: MaybeRun = None, json: Json = False) -> None:
+    """Follow training until the run is closed; leaving it stops nothing.
+
+    Survives lost connections. Exit code 6 when training did not complete.
+
+    Example: gpuops watch local-demo
+    """
+    context = make_app(as_json=json)
+    state = context.find(run)
+    raise typer.Exit(go(context, state.run, "watch", yes=False, may=GUARD, until=lambda s: s.closed))

@@ -1,0 +1,43 @@
+"""Money time on a real computer: the provider's time, carried on by a clock that goes on while the computer sleeps."""
+
+from __future__ import annotations
+
+import time
+
+from gpuops.values import Time
+
+_JITTER_S = 1.5
+"""Answers take time to arrive and vendors round to seconds: a smaller difference is no news."""
+
+
+def _ticks() -> float:
+    """Seconds of a clock that counts suspend. CLOCK_BOOTTIME is Linux; elsewhere the wall clock, which the OS corrects."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(boot) if boot is not None else time.time()
+
+
+class MoneyClock:
+    """Starts at this computer's time and follows the provider's as soon as an answer tells it."""
+
+    def __init__(self) -> None:
+        self._at = time.time()
+        self._ticks = _ticks()
+
+    def now(self) -> Time:
+        """Money time."""
+        return self._at + (_ticks() - self._ticks)
+
+    def wall(self) -> Time:
+        """This computer's own time."""
+        return time.time()
+
+    def learn(self, provider_time: Time) -> None:
+        """Follow the provider when it differs by more than rounding."""
+        if abs(provider_time - self.now()) > _JITTER_S:
+            self._at, self._ticks = provider_time, _ticks()
+
+    def sleep_until(self, at: Time) -> None:
+        """Sleep until money time `at`; wakes late after a suspend, never early."""
+        while (left := at - self.now()) > 0:
+            # short pieces: `sleep` does not count the time of a suspended computer
+            time.sleep(min(left, 1.0))

@@ -1,0 +1,178 @@
+"""The guard: a parent that keeps due times and starts one child per due run, and a sentinel that needs marks alone.
+
+The parent reads the journal and starts processes; it never talks to a provider or a host, so nothing can make it hang. A child
+drives one run with the guard's rights and says when it is due again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuops.engine import GUARD, advance, decide, drive, load
+from gpuops.errors import GpuopsError, Stale
+from gpuops.inventory import adopt, blind_spec
+from gpuops.policy import Policy
+from gpuops.ports import Clock, Ports
+from gpuops.state import RunState
+from gpuops.steps import Closed, Do, fact
+from gpuops.values import Billable, Event, RunId, Scope, Time
+
+LOOK_EVERY_S = 1.0
+"""How often the parent looks whether the journal grew or a child ended: one indexed query."""
+IDLE_S = 60.0
+"""The parent ends after this long without open runs; `up` starts it again."""
+CHILD_STAYS_S = 30.0
+"""A child waits itself for what is due within this long; starting Python anew costs more."""
+PATIENCE_S = 15.0
+"""How long the guard leaves a step to a command at a terminal that drives the same run."""
+CRASH_BACKOFF_S = (2.0, 10.0, 60.0)
+
+
+class Child(Protocol):
+    """A started child process."""
+
+    def poll(self) -> int | None:
+        """The exit status, or None while it runs."""
+        ...
+
+    def said(self) -> str:
+        """Its standard output; called after it ended."""
+        ...
+
+
+@dataclass
+class Parent:
+    """Due times of the open runs, and the children at work."""
+
+    versions: Callable[[], Mapping[RunId, int]]
+    spawn: Callable[[RunId], Child]
+    clock: Clock
+    stopped: Callable[[], bool]
+    _heap: list[tuple[Time, RunId]] = field(default_factory=list)
+    _seen: dict[RunId, int] = field(default_factory=dict)
+    _children: dict[RunId, Child] = field(default_factory=dict)
+    _crashes: dict[RunId, int] = field(default_factory=dict)
+
+    def keep(self, idle_s: float = IDLE_S) -> None:
+        """Run until no run was open for `idle_s` seconds, or until `stopped()`."""
+        busy_at = self.clock.now()
+        while not self.stopped():
+            now = self.clock.now()
+            self._collect(now)
+            versions = self.versions()
+            if versions or self._children:
+                busy_at = now
+            elif now - busy_at >= idle_s:
+                return
+            for run, version in versions.items():
+                if run not in self._seen:
+                    heapq.heappush(self._heap, (now, run))
+                self._seen.setdefault(run, version)
+            self._start_due(now, versions)
+            self.clock.sleep_until(now + LOOK_EVERY_S)
+
+    def _collect(self, now: Time) -> None:
+        for run, child in list(self._children.items()):
+            status = child.poll()
+            if status is None:
+                continue
+            del self._children[run]
+            due = now + CRASH_BACKOFF_S[min(self._crashes.get(run, 0), len(CRASH_BACKOFF_S) - 1)]
+            try:
+                due = float(json.loads(child.said().strip().splitlines()[-1])["next"])
+                self._crashes.pop(run, None)
+            except (ValueError, KeyError, IndexError, TypeError):
+                self._crashes[run] = self._crashes.get(run, 0) + 1
+            heapq.heappush(self._heap, (due, run))
+
+    def _start_due(self, now: Time, versions: Mapping[RunId, int]) -> None:
+        # whatever somebody else wrote may have changed what is due
+        for run, version in versions.items():
+            if version != self._seen.get(run) and run not in self._children:
+                heapq.heappush(self._heap, (now, run))
+        while self._heap and self._heap[0][0] <= now:
+            _, run = heapq.heappop(self._heap)
+            if run in self._children or run not in versions:
+                continue
+            self._seen[run] = versions[run]
+            self._children[run] = self.spawn(run)
+
+
+def tend(run: RunId, ports: Ports, policy: Policy, driven: Callable[[RunId], bool]) -> Time:
+    """Drive one run with the guard's rights until nothing is due soon; returns when it is due again.
+
+    While a command at a terminal drives the run and its journal grows, the guard leaves the next step to it.
+    """
+    state = load(run, ports)
+    while True:
+        now = ports.clock.now()
+        step = decide(state, now, policy, GUARD)
+        if isinstance(step, Closed):
+            return now + 86_400
+        if isinstance(step, Do) and driven(run) and now - state.last_at < PATIENCE_S:
+            ports.clock.sleep_until(now + policy.wake_s / 2)
+            state = load(run, ports, state)
+            continue
+        try:
+            step = advance(run, ports, policy, GUARD, state)
+        except Stale:
+            state = load(run, ports, state)
+            continue
+        state = load(run, ports, state)
+        if isinstance(step, Do):
+            continue
+        due = getattr(step, "until", now + CHILD_STAYS_S)
+        if due - now > CHILD_STAYS_S:
+            return float(due)
+        ports.clock.sleep_until(min(due, now + policy.wake_s))
+        state = load(run, ports, state)
+
+
+def past_limit(items: tuple[Billable, ...], now: Time) -> tuple[Billable, ...]:
+    """Marked rentals, whoever owns them, whose own mark says that their time is over. A damaged mark is never acted on."""
+    return tuple(i for i in items if i.mark is not None and not i.damaged and i.bills and now > i.mark.limit_at)
+
+
+def sentinel(
+    name: str, ports: Ports, policy: Policy, known: Callable[[Billable], bool], patience_s: float
+) -> tuple[RunState, ...]:
+    """End and prove what is past the limit in its mark, from credentials and marks alone; returns what was driven.
+
+    `known`: the item belongs to a run of this computer's journal, whose own rules end it. `ports.journal` may be in memory:
+    the sentinel needs no history. Bounded by `patience_s`; a rental that is not proved gone by then stays unclosed in the
+    result. Raises `ProviderError` when the account cannot be listed.
+    """
+    now = ports.clock.now()
+    inventory = ports.providers(name).list_billable(Scope(("rental",)), now + policy.call_s)
+    if inventory.provider_time is not None:
+        ports.clock.learn(inventory.provider_time)
+    if inventory.gaps:
+        gaps = "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
+        ports.notify(name, "alarm", f"the listing is not complete: {gaps}")
+    driven: list[RunState] = []
+    for item in past_limit(inventory.items, ports.clock.now()):
+        if known(item):
+            continue
+        run, events = adopt(item, blind_spec(item, ""), ports.clock.now(), ports.random_bytes(8), launched=False)
+        take_on(run, events, ports)
+        down = fact("wanted", None, what="closed", cause="past the limit in its mark")
+        ports.journal.append_facts(run, (down,), at=ports.clock.now(), wall=ports.clock.wall())
+        state, _ = drive(run, ports, policy, GUARD, until=_patience(ports.clock, patience_s))
+        driven.append(state)
+    return tuple(driven)
+
+
+def _patience(clock: Clock, patience_s: float) -> Callable[[RunState], bool]:
+    give_up = clock.now() + patience_s
+    return lambda state: clock.now() > give_up
+
+
+def take_on(run: RunId, events: tuple[Event, ...], ports: Ports) -> None:
+    """Write the records of an adopted run. Raises `GpuopsError` when the journal has this run already."""
+    if ports.journal.records(run):
+        raise GpuopsError(f"the journal already has run {run}")
+    ports.journal.append_facts(run, events, at=ports.clock.now(), wall=ports.clock.wall())

@@ -1,0 +1,128 @@
+"""Reconciliation: what the provider lists against what the journal knows. Lists theirs, lists ours, names both differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuops.codec import to_json
+from gpuops.hits import judge
+from gpuops.marks import new_nonce
+from gpuops.policy import Policy
+from gpuops.state import MAY_BILL, Purchase, RunState
+from gpuops.steps import fact
+from gpuops.values import (
+    Billable,
+    Checks,
+    Created,
+    Device,
+    Event,
+    Mark,
+    Money,
+    Need,
+    Offer,
+    Outputs,
+    RunId,
+    Spec,
+    Teardown,
+    Time,
+    Train,
+)
+
+Class = Literal["pending", "retained", "expired", "orphaned", "another operator's", "foreign", "clone", "damaged mark"]
+OURS_UNWANTED: frozenset[str] = frozenset({"expired", "orphaned", "clone"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One item of the reconcile table."""
+
+    item: Billable
+    cls: Class
+    run: RunId
+    purchase: str
+    why: str
+
+
+def classify(items: Iterable[Billable], states: Iterable[RunState], now: Time, policy: Policy) -> tuple[Line, ...]:
+    """Say for every listed item whose it is and whether it should be there."""
+    known = list(states)
+    return tuple(_line(item, known, now, policy) for item in items)
+
+
+def unlisted(items: Iterable[Billable], states: Iterable[RunState]) -> tuple[tuple[RunState, Purchase], ...]:
+    """Purchases that may bill and that no listing shows: the other difference."""
+    refs = {item.ref for item in items}
+    return tuple((s, p) for s in states for p in s.may_bill if p.ref not in refs)
+
+
+def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> Line:
+    for s in states:
+        for p in s.purchases.values():
+            if p.ref == item.ref:
+                return _known(item, s, p, now)
+            if p.nonce == item.nonce and not p.twin_of and item.nonce:
+                hit = judge(s, p, item, policy)
+                if hit == "clone":
+                    return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
+                return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")
+    if item.damaged:
+        return Line(item, "damaged mark", "", "", "the check characters of the mark do not fit: nothing is done")
+    if item.mark is None:
+        return Line(item, "foreign", "", "", "no mark of gpuops")
+    if now <= item.mark.limit_at:
+        return Line(item, "another operator's", item.mark.run, "", f"owner {item.mark.owner}, before its limit")
+    return Line(item, "orphaned", item.mark.run, "", f"owner {item.mark.owner}, past the limit in its mark")
+
+
+def _known(item: Billable, s: RunState, p: Purchase, now: Time) -> Line:
+    if p.life == "retained":
+        until = p.retained_until or 0.0
+        kind: Class = "retained" if now < until else "expired"
+        return Line(item, kind, s.run, p.id, f"kept on purpose: {p.retained_why}")
+    if p.life in MAY_BILL and not s.closed:
+        return Line(
+            item, "pending", s.run, p.id, f"run is {s.phase}" + (", going down" if s.wanted == "closed" else "")
+        )
+    if not item.bills:
+        return Line(item, "pending", s.run, p.id, "ended; still shown, free")
+    return Line(item, "orphaned", s.run, p.id, f"the journal says {p.life}, but it bills")
+
+
+def adopt(item: Billable, spec: Spec, now: Time, seed: bytes, *, launched: bool) -> tuple[RunId, tuple[Event, ...]]:
+    """Events that rebuild a run from what a rental carries: its mark, and the spec that its host kept.
+
+    The rental is taken on as it is; nothing is bought for an adopted run. `launched`: training may have written something,
+    so that it ends only after a verified copy.
+    """
+    mark = item.mark or Mark("adopted", item.nonce, spec.owner, now)
+    offer = Offer(
+        "adopted", item.ref.provider, item.ref.account, item.ref.region, item.ref.kind, Device("", 0, 0), item.rate, 1, now,
+        "listing",
+    )  # fmt: skip
+    limit = mark.limit_at
+    planned = fact(
+        "planned", None, spec=to_json(spec), seed=new_nonce(seed), plan={}, plan_digest="adopted", offer=to_json(offer),
+        deadline=limit - spec.hold_s, limit=limit, account=item.ref.account, adopted=True,
+    )  # fmt: skip
+    intended = fact(
+        "intended", "p1", mark=to_json(mark), offer=to_json(offer), member=0, send_before=item.since or now,
+        deadline=limit - spec.hold_s, limit=limit,
+    )  # fmt: skip
+    created = fact("created", "p1", created=to_json(Created(item.ref, item.since, item.rate)), via="search")
+    events = [planned, intended, created]
+    if launched:
+        events += [fact("launching", "p1"), fact("layer", "p1", name="mark", grade="read back", at=limit)]
+    return mark.run, tuple(events)
+
+
+def blind_spec(item: Billable, owner: str) -> Spec:
+    """A spec for a rental of which nothing but the mark is known: enough to end it and to prove that it is gone."""
+    return Spec(
+        name=(item.mark.run if item.mark else "adopted")[:40], owner=owner, provider=item.ref.provider, need=Need(""),
+        image="", disk_gb=0, volumes=(), checks=Checks(), transfers=(), max_total_bytes=0, inputs_sha256="", env=(),
+        secrets=(), train=Train((), "/"), outputs=Outputs("/", "/nonexistent", mirror=False),
+        cap=Money(item.rate.amount * 0, item.rate.currency), deadline_s=0, deadline_at=0, hold_s=0, setup_s=0,
+        teardown=Teardown(),
+    )  # fmt: skip

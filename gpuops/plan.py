@@ -1,0 +1,132 @@
+"""The plan: what would be bought, for how long, what ends it, and what survives. Pure; printing is somebody else's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpuops.codec import digest, to_json
+from gpuops.cost import accrued, copy_seconds, limit_and_deadline
+from gpuops.errors import GateRefused
+from gpuops.policy import Policy
+from gpuops.provider import Traits
+from gpuops.state import Layer
+from gpuops.values import Money, Offer, Spec, Time
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One screen of decisions. `lost` means that nothing survives when this computer is off at the limit."""
+
+    offer: Offer
+    others: int
+    deadline: Time
+    limit: Time
+    until_deadline: Money
+    until_limit: Money
+    cap: Money
+    layers: tuple[Layer, ...]
+    survives: str
+    lost: bool
+    copy_s: float
+    simulated: bool
+    listing_lag_s: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """What a person approves: offer, price and length, not the moment of asking."""
+        length = round(self.limit - self.offer.observed_at, -1)
+        return digest(
+            {"offer": self.offer.id, "rate": to_json(self.offer.rate), "length": length, "cap": to_json(self.cap)}
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values for the journal and for `--json`."""
+        return {**{k: to_json(v) for k, v in vars(self).items()}, "digest": self.digest}
+
+
+def make_plan(
+    spec: Spec,
+    offers: tuple[Offer, ...],
+    traits: Traits,
+    now: Time,
+    policy: Policy,
+    *,
+    guard: bool,
+    accept_loss: str = "",
+) -> Plan:
+    """Choose the cheapest offer and lay out the run. Raises `GateRefused` when it should not be bought."""
+    if not offers:
+        raise GateRefused(
+            f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now"
+            + (f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else "")
+            + ". Nothing was bought.",
+            next_command="change resources in the manifest, or try again later",
+        )
+    offer = offers[0]
+    wanted = spec.deadline_at or now + spec.deadline_s
+    limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate)
+    notes: list[str] = []
+    if deadline < wanted - 1:
+        notes.append(f"the cap {spec.cap} moves the deadline forward: it must also pay for the hold")
+    if deadline <= now + spec.train.grace_s:
+        raise GateRefused(
+            f"the cap {spec.cap} pays for {(limit - now) / 60:.0f} minutes at {offer.rate} per hour, "
+            f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
+            next_command="raise budget.cap or lower hold in the manifest",
+        )
+    layers = _layers(traits, limit, guard=guard)
+    if not layers:
+        raise GateRefused(
+            f"nothing would end this rental when the terminal is gone: {spec.provider} has no timer of its own that is known "
+            "to work, and the guard is switched off. Nothing was bought.",
+            next_command="set start = true under [guard] in config.toml",
+        )
+    survives, lost = _survives(spec, policy)
+    if lost and not accept_loss:
+        raise GateRefused(
+            f"if this computer is off at the limit, {survives}. Nothing was bought.",
+            next_command='switch outputs.mirror on, write outputs to a volume, or add --accept-loss "reason"',
+        )
+    return Plan(
+        offer=offer,
+        others=len(offers) - 1,
+        deadline=deadline,
+        limit=limit,
+        until_deadline=accrued(offer.rate, now, deadline, offer.billing_unit_s),
+        until_limit=accrued(offer.rate, now, limit, offer.billing_unit_s),
+        cap=spec.cap,
+        layers=layers,
+        survives=survives,
+        lost=lost,
+        copy_s=copy_seconds(spec.outputs.expected_bytes, policy.copy_bytes_per_s),
+        simulated=traits.simulated,
+        listing_lag_s=traits.listing_lag_s,
+        notes=tuple(notes),
+    )
+
+
+def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:
+    """What would end the rental by itself. A timer that was only declared proves nothing and is not counted."""
+    layers: list[Layer] = []
+    if traits.deadline in ("read back", "observed to fire"):
+        layers.append(Layer("provider timer", traits.deadline, limit))
+    if guard:
+        layers.append(Layer("guard on this computer", "running", limit))
+    return tuple(layers)
+
+
+def _survives(spec: Spec, policy: Policy) -> tuple[str, bool]:
+    """What is left when this computer is off at the limit: blind layers end rentals, they cannot copy."""
+    output = spec.outputs.directory.rstrip("/") + "/"
+    volume = next((v for v in spec.volumes if output.startswith(v.mount.rstrip("/") + "/")), None)
+    if volume is not None:
+        return f"the newest generation survives on volume {volume.id}", False
+    if spec.outputs.mirror:
+        age = f"every {policy.mirror_every_s:.0f} s while this computer is on"
+        return (
+            f"the newest generation that was mirrored survives in {spec.outputs.destination} (copied {age}); later ones ARE LOST",
+            False,
+        )
+    return "the newest generation IS LOST", True

@@ -1,0 +1,309 @@
+"""Text for people, from the same values that `--json` prints. Pure: functions from values to lines.
+
+Text that came from a host or a provider is escaped here, whatever was done before.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpuops.inventory import Line
+from gpuops.plan import Plan
+from gpuops.policy import Policy
+from gpuops.report import name_of, rfc3339
+from gpuops.state import RunState
+from gpuops.units import duration_text
+from gpuops.values import Money, Record, SendList, Spec, Time
+
+_LIST_SHOWN = 40
+
+
+def safe(text: object) -> str:
+    """Text without control characters: an ESC in a file name must not reach the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in str(text))
+
+
+def table(rows: Iterable[Sequence[object]], head: Sequence[str] = ()) -> list[str]:
+    """Columns, aligned to the left."""
+    lines = [[safe(c) for c in row] for row in ([head] if head else [])] + [[safe(c) for c in row] for row in rows]
+    if not lines:
+        return []
+    widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(max(map(len, lines)))]
+    return ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=False)).rstrip() for line in lines]
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, by 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} TB"
+
+
+def clock_text(at: Time | None) -> str:
+    """A moment in this computer's time zone, and how it is called."""
+    if at is None:
+        return "unknown"
+    return datetime.datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def money_text(value: Money) -> str:
+    """Money with four decimals: a minute of a small machine is a fraction of a cent."""
+    return f"{value.amount:.4f} {value.currency}"
+
+
+def plan_lines(spec: Spec, plan: Plan, now: Time) -> list[str]:
+    """The plan on one screen."""
+    offer = plan.offer
+    device = f"{offer.device.count} x {offer.device.name}, {offer.device.memory_gb:g} GB each"
+    rows = [
+        ("run", spec.name),
+        ("offer", f"{offer.provider} {offer.product} in {offer.region}, account {offer.account}"),
+        ("device", device + (" (simulated: nothing is bought from anybody)" if plan.simulated else "")),
+        ("price", f"{money_text(offer.rate)} per hour, {offer.source}, seen {rfc3339(offer.observed_at)}"),
+        ("cap", f"{money_text(plan.cap)}; until the deadline at most {money_text(plan.until_deadline)}, "
+                f"until the limit at most {money_text(plan.until_limit)}"),
+        ("deadline", f"{clock_text(plan.deadline)} (in {duration_text(plan.deadline - now)}): teardown is complete by then"),
+        ("limit", f"{clock_text(plan.limit)} (in {duration_text(plan.limit - now)}): every layer ends it, copied or not"),
+        *(("layer", f"{layer.name} ({layer.grade})") for layer in plan.layers),
+        ("if this computer is off", plan.survives),
+        ("checkpoints go to", f"{spec.outputs.destination} (one copy takes about {max(plan.copy_s, 1):.0f} s)"),
+        *(("note", note) for note in plan.notes),
+    ]  # fmt: skip
+    if plan.others:
+        rows.append(("other offers", f"{plan.others} dearer"))
+    return ["Plan", *("  " + line for line in table(rows))]
+
+
+def send_lines(preview: SendList) -> list[str]:
+    """What a dry run would send."""
+    lines = ["Transfer, dry run (nothing sent yet)"]
+    for destination, files in preview.trees:
+        real = [f for f in files if f.kind != "directory"]
+        lines.append(f"  to {safe(destination)}: {len(real)} files, {size_text(sum(f.size for f in real))}")
+        for f in real[:_LIST_SHOWN]:
+            lines.append(f"    {size_text(f.size):>10}  {safe(f.path)}" + ("  (link)" if f.kind == "link" else ""))
+        if len(real) > _LIST_SHOWN:
+            lines.append(f"    … and {len(real) - _LIST_SHOWN} more")
+    if preview.excluded:
+        shown = ", ".join(safe(x) for x in preview.excluded[:12])
+        lines.append(
+            f"  left out: {shown}" + (f" and {len(preview.excluded) - 12} more" if len(preview.excluded) > 12 else "")
+        )
+    lines += [f"  LOOKS LIKE A KEY OR TOKEN: {safe(x)}" for x in preview.suspicious]
+    lines.append(f"  total {size_text(preview.total_bytes)}, list {preview.digest}")
+    return lines
+
+
+def progress_line(s: RunState, now: Time, policy: Policy) -> str:
+    """One line of live training: step, loss, throughput, cost, time left."""
+    p = s.rental
+    if p is None or p.work.status is None:
+        return ""
+    status, beat = p.work.status, p.work.status.beat
+    parts: list[str] = ["training" if status.phase == "running" else status.phase]
+    if beat:
+        parts.append(f"step {safe(beat.get('step', '?'))}")
+        if isinstance(beat.get("loss"), (int, float)):
+            parts.append(f"loss {beat['loss']:.4f}")
+        if isinstance(beat.get("tps"), (int, float)):
+            parts.append(f"{beat['tps']:,.0f} tokens/s")
+    if status.generations:
+        mirrored = " copied" if status.generations[-1] in p.work.copied else ""
+        parts.append(f"newest {safe(status.generations[-1])}{mirrored}")
+    parts.append(f"cost {money_text(s.spent(now))} of {money_text(s.spec.cap)}")
+    left = s.teardown_at(policy) - now
+    parts.append(f"{duration_text(left)} left" if left > 0 else "time is up")
+    return "  ".join(parts)
+
+
+def narrate(record: Record, s: RunState) -> list[str]:
+    """What one record means to a person; empty for records that only the audit trail needs."""
+    teller = _TELLERS.get(record.event.kind)
+    return [safe(line) for line in teller(record, s)] if teller else []
+
+
+def _wanted(r: Record, s: RunState) -> list[str]:
+    cause = r.event.data.get("cause", "")
+    return [f"Going down: {cause}"] if r.event.data["what"] == "closed" and cause == s.cause else []
+
+
+def _created(r: Record, s: RunState) -> list[str]:
+    ref = r.event.data["created"]["ref"]
+    how = " (found by its mark: the create answer was lost)" if r.event.data.get("via") == "search" else ""
+    limit = rfc3339(s.limit)
+    return [
+        f"Rental bought: {ref['provider']}/{ref['region']}/{ref['kind']}/{ref['id']}{how}. It bills until it is proved gone; limit {limit}"
+    ]
+
+
+def _checked(r: Record, s: RunState) -> list[str]:
+    rows = [
+        ("ok" if c["ok"] else "WRONG", c["name"], f"expected {c['expected']}", f"seen {c['seen']}")
+        for c in r.event.data["checks"]
+    ]
+    facts = r.event.data.get("facts", {})
+    said = [f"  {k}: {v}" for k, v in facts.items() if k in ("isolation", "device", "hashing")]
+    return ["Host checks", *("  " + line for line in table(rows)), *said]
+
+
+def _sealed(r: Record, s: RunState) -> list[str]:
+    sealed = r.event.data["sealed"]
+    how = f"exit code {sealed['exit_code']}" if sealed["exit_code"] is not None else "no exit code"
+    lines = [f"Sealed: training {sealed['outcome']} ({how}{', ' + sealed['reason'] if sealed['reason'] else ''})"]
+    for g in sealed["generations"]:
+        size = sum(f["size"] for f in g["files"])
+        lines.append(f"  {g['id']}: {len(g['files'])} files, {size_text(size)}, sha256 of each taken on the host")
+    if not sealed["generations"]:
+        lines.append("  no complete generation was published")
+    return lines
+
+
+def _proof(r: Record, s: RunState) -> list[str]:
+    d = r.event.data
+    if d["ok"]:
+        purchase = s.purchases.get(r.event.purchase or "")
+        good = len([p for p in purchase.proofs if p.ok]) if purchase else 0
+        return [
+            f"Proof of termination, round {min(good, 2)} of 2: inspect says {d.get('state')}, a complete listing shows neither id nor mark"
+        ]
+    return [f"Not proved gone yet: {d.get('why')}"]
+
+
+def _attempted(r: Record, s: RunState) -> list[str]:
+    d = r.event.data
+    if d.get("busy"):
+        return []
+    attempt = s.failures(d["rule"], r.event.purchase or "")
+    if d["rule"] == "check_host" and not d.get("final"):
+        return [] if attempt and attempt.failures > 1 else ["Waiting for SSH to answer"]
+    if d["rule"] == "status" and attempt and attempt.failures == 1:
+        return [f"Connection to the host lost ({d['error']}); training goes on there, trying again"]
+    return [f"{d['rule'].replace('_', ' ')}: {d['error']}" + ("" if d.get("final") else " (will be tried again)")]
+
+
+def _launched(r: Record, s: RunState) -> list[str]:
+    return ["Training started in tmux; it goes on when this terminal closes"]
+
+
+def _reconciled(r: Record, s: RunState) -> list[str]:
+    ours = {p.ref for p in s.purchases.values() if p.ref}
+    rows = [
+        (p.ref.kind if p.ref else "rental", p.ref.id if p.ref else p.nonce, p.life, money_text(p.spent(r.at)),
+         money_text(p.billed) if p.billed else "not told")
+        for p in s.purchases.values()
+    ]  # fmt: skip
+    listed = [i for i in r.event.data.get("items", ()) if any(str(o.id) == i["id"] for o in ours)]
+    left = f"{len(listed)} still shown, free" if listed else "nothing of this run is left"
+    head = ("kind", "id", "state", "accrued", "billed")
+    return ["Reconcile (complete listing)", *("  " + line for line in table(rows, head)), f"  {left}"]
+
+
+def _copied(r: Record, s: RunState) -> list[str]:
+    c = r.event.data["copied"]
+    return [f"Copied and verified from disk: {c['generation']} ({size_text(c['bytes'])}) -> {c['path']}"]
+
+
+_TELLERS: dict[str, Any] = {
+    "wanted": _wanted,
+    "created": _created,
+    "refused": lambda r, s: [f"The provider refused: {r.event.data['reason']}. Nothing was bought."],
+    "unknown": lambda r, s: [f"The create call has no clear answer ({r.event.data.get('error')}): searching by mark, counts as billing"],
+    "not_sent": lambda r, s: [f"Nothing was bought: {r.event.data.get('why')}"],
+    "pinned": lambda r, s: [f"Host key pinned ({r.event.data['route']}): {r.event.data['fingerprint']}"],
+    "checked": _checked,
+    "transferred": lambda r, s: [
+        f"Transferred and verified on the host by sha256: {r.event.data['files']} files, {size_text(r.event.data['bytes'])}"
+    ],
+    "launched": _launched,
+    "ended": lambda r, s: [f"Training ended: {r.event.data['outcome']}" + (f" ({r.event.data['reason']})" if r.event.data.get("reason") else "")],
+    "sealed": _sealed,
+    "unreachable": lambda r, s: [f"The host cannot be sealed: {r.event.data['why']}. Held until the limit {rfc3339(s.limit)}"],
+    "copied": _copied,
+    "forced": lambda r, s: [f"FORCED: ending without a verified copy ({r.event.data['reason']})"],
+    "ending": lambda r, s: [f"Terminating {r.event.purchase}: {r.event.data['cause']}"],
+    "proof": _proof,
+    "gone": lambda r, s: [f"Gone, proved: {name_of(s.purchases[r.event.purchase or ''])}"],
+    "ended_elsewhere": lambda r, s: [f"The rental ended without us: {r.event.data.get('by')}"],
+    "reappeared": lambda r, s: ["The rental is there again: it bills"],
+    "alarm": lambda r, s: [f"ALARM: {r.event.data['message']}"],
+    "extended": lambda r, s: [f"Extended: deadline {rfc3339(s.deadline)}, limit {rfc3339(s.limit)}; every layer was read back"],
+    "shortened": lambda r, s: [f"Shortened: deadline {rfc3339(s.deadline)}, limit {rfc3339(s.limit)}"],
+    "reconciled": _reconciled,
+    "closed": lambda r, s: [f"Closed. Spent {money_text(s.spent(r.at))} (accrued estimate)"],
+    "attempted": _attempted,
+}  # fmt: skip
+
+
+def status_lines(runs: list[dict[str, Any]]) -> list[str]:
+    """The `status` document as text."""
+    if not runs:
+        return ["No runs. Nothing of ours bills as far as this journal knows; `gpuops reconcile` asks the providers."]
+    rows = [
+        (r["id"], r["phase"] + (f" ({r['outcome']})" if r["outcome"] else ""), _amount(r["spent"]), _amount(r["cap"]),
+         r["deadline"], r["limit"], ", ".join(r["may_bill"]) or "nothing")
+        for r in runs
+    ]  # fmt: skip
+    lines = table(rows, ("run", "phase", "spent", "cap", "deadline", "limit", "may bill"))
+    for r in runs:
+        lines += [f"{r['id']}: ALARM: {safe(a)}" for a in r["alarms"]]
+    return lines
+
+
+def reconcile_lines(lines: Sequence[Line], gaps: Sequence[str]) -> list[str]:
+    """The reconcile table."""
+    rows = [
+        (
+            i.item.ref.provider,
+            i.item.ref.kind,
+            i.item.ref.id,
+            i.cls,
+            i.run or "-",
+            money_text(i.item.rate) + "/h",
+            i.why,
+        )
+        for i in lines
+    ]
+    head = ("provider", "kind", "id", "class", "run", "rate", "why")
+    shown = table(rows, head) if rows else ["Nothing is listed."]
+    return shown + [f"NOT PROVED: {safe(g)}" for g in gaps]
+
+
+def report_lines(doc: dict[str, Any]) -> list[str]:
+    """The report of a run as text."""
+    lines = [f"Run {doc['id']}: {doc['phase']}" + (f", training {doc['outcome']}" if doc["outcome"] else "")]
+    lines.append(f"  spent {_amount(doc['spent'])} of {_amount(doc['cap'])} ({doc['cost']['label']})")
+    lines.append(f"  deadline {doc['deadline']}, limit {doc['limit']}")
+    lines += [f"  may bill: {safe(x)}" for x in doc["may_bill"]]
+    if doc["training"]["lost"]:
+        lines.append(f"  lost: {safe(doc['training']['lost'])}")
+    if doc["training"]["forced"]:
+        lines.append(f"  forced: {safe(doc['training']['forced'])}")
+    rows = [(p["id"], p["ref"] or "-", p["life"], _amount(p["spent"]), _amount(p["billed"])) for p in doc["purchases"]]
+    lines += ["Purchases", *("  " + x for x in table(rows, ("id", "what", "state", "accrued", "billed")))]
+    layer_rows = [(x["name"], x["grade"], x["at"]) for x in doc["layers"]]
+    lines += ["Layers", *("  " + x for x in table(layer_rows, ("layer", "grade", "ends it at")))] if layer_rows else []
+    copies = [(c["generation"], size_text(c["bytes"]), c["path"]) for c in doc["training"]["copies"]]
+    lines += ["Copies", *("  " + x for x in table(copies))] if copies else []
+    times = [(t["stage"], f"{t['seconds']:.1f} s") for t in doc["timings"]]
+    lines += ["Time", *("  " + x for x in table(times))] if times else []
+    audit = [
+        (
+            a["seq"],
+            a["at"],
+            "decision" if a["decision"] else "",
+            a["kind"],
+            a["purchase"] or "",
+            json.dumps(a["data"])[:90],
+        )
+        for a in doc["audit"]
+    ]
+    return lines + ["Audit trail", *("  " + x for x in table(audit))]
+
+
+def _amount(money: dict[str, str] | None) -> str:
+    return f"{money['amount']} {money['currency']}" if money else "not told"

@@ -1,0 +1,154 @@
+"""The report of a run: timeline, cost by kind, layers and audit trail, as values; `render` prints them."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from gpuops.codec import to_json
+from gpuops.state import MAY_BILL, Purchase, RunState
+from gpuops.values import Money, Record, Time
+
+# The timing sheet: (name, the record that begins it, the record that ends it).
+TIMINGS: tuple[tuple[str, str, str], ...] = (
+    ("allocation", "intended", "created"),
+    ("image and SSH", "created", "checked"),
+    ("dry run", "checked", "listed"),
+    ("transfer", "listed", "transferred"),
+    ("environment and start", "transferred", "launched"),
+    ("training", "launched", "ended"),
+    ("seal", "ended", "sealed"),
+    ("copy", "sealed", "ending"),
+    ("tail: end requested until proved", "ending", "gone"),
+)
+
+
+def rfc3339(at: Time | None) -> str | None:
+    """A time as RFC 3339 in UTC, to the second; None stays None."""
+    if at is None or at in (float("inf"), float("-inf")):
+        return None
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def status_line(s: RunState, now: Time) -> dict[str, Any]:
+    """One run of the `status` document."""
+    limit = min([s.limit, *(layer.at for layer in s.layers.values() if layer.name == "provider timer")])
+    return {
+        "id": s.run,
+        "name": s.spec.name,
+        "provider": s.spec.provider,
+        "phase": s.phase,
+        "wanted": s.wanted,
+        "cause": s.cause,
+        "outcome": s.outcome or None,
+        "purchases": [purchase_line(p, now) for p in s.purchases.values()],
+        "spent": _money(s.spent(now)),
+        "cap": _money(s.spec.cap),
+        "deadline": rfc3339(s.deadline),
+        "limit": rfc3339(limit),
+        "layers": [{"name": x.name, "grade": x.grade, "at": rfc3339(x.at)} for x in s.layers.values()],
+        "alarms": list(s.alarms),
+        "may_bill": [name_of(p) for p in s.may_bill],
+    }
+
+
+def purchase_line(p: Purchase, now: Time) -> dict[str, Any]:
+    """One purchase as JSON values."""
+    return {
+        "id": p.id,
+        "ref": str(p.ref) if p.ref else None,
+        "life": p.life,
+        "rate": _money(p.rate or p.offer.rate),
+        "spent": _money(p.spent(now)),
+        "billed": _money(p.billed) if p.billed else None,
+        "since": rfc3339(p.created_at or p.intended_at),
+        "gone": rfc3339(p.gone_at),
+        "cause": p.cause,
+        "may_bill": p.life in MAY_BILL,
+    }
+
+
+def name_of(p: Purchase) -> str:
+    """What to call a purchase on a screen: the provider's id, or the nonce that a search would find."""
+    return str(p.ref) if p.ref else f"{p.offer.provider}/{p.offer.region}/rental with mark {p.nonce} (not found yet)"
+
+
+def report(s: RunState, records: tuple[Record, ...], now: Time) -> dict[str, Any]:
+    """Everything about one run."""
+    work = next((p.work for p in reversed(list(s.purchases.values())) if p.work.checked_at), None)
+    return {
+        **status_line(s, now),
+        "planned": rfc3339(s.planned_at),
+        "closed": rfc3339(s.closed_at),
+        "offer": to_json(s.offer),
+        "cost": {
+            "expected": {"rental": _money(s.spent(now))},
+            "billed": {p.id: _money(p.billed) for p in s.purchases.values() if p.billed},
+            "label": "accrued estimate from provider time; billed where the provider tells",
+        },
+        "training": {
+            "outcome": s.outcome or None,
+            "exit_code": work.exit_code if work else None,
+            "reason": work.end_reason if work else "",
+            "copies": [to_json(c) for p in s.purchases.values() for c in p.work.copied.values()],
+            "forced": next((p.work.forced for p in s.purchases.values() if p.work.forced), None),
+            "lost": lost(s),
+        },
+        "checks": [to_json(c) for c in work.checks] if work else [],
+        "timings": timings(s),
+        "audit": [
+            {
+                "seq": r.seq,
+                "at": rfc3339(r.at),
+                "kind": r.event.kind,
+                "decision": r.decision,
+                "purchase": r.event.purchase,
+                "data": _short(r.event.data),
+            }
+            for r in records
+        ],
+    }
+
+
+def lost(s: RunState) -> str:
+    """What training produced and no verified copy holds; empty when nothing is known to be lost."""
+    for p in s.purchases.values():
+        work = p.work
+        if work.launching_at is None or p.life not in ("gone", "ended_elsewhere", "ending"):
+            continue
+        if work.sealed is not None:
+            missing = [g.id for g in work.to_copy]
+            if missing:
+                return f"sealed but not copied: {', '.join(missing)}"
+            continue
+        newest = work.status.generations[-1] if work.status and work.status.generations else ""
+        copies = [g for g in work.copied if g != "telemetry"]
+        if newest and newest in copies:
+            return f"whatever came after {newest}, which is copied"
+        if newest:
+            return f"{newest} and whatever came after it" + (f"; {copies[-1]} is copied" if copies else "")
+        return "nothing was published as far as is known"
+    return ""
+
+
+def timings(s: RunState) -> list[dict[str, Any]]:
+    """Seconds per stage, from the first record of each kind; stages that did not happen are left out."""
+    sheet = []
+    for name, begin, end in TIMINGS:
+        a, b = s.first_at.get(begin), s.first_at.get(end)
+        if a is not None and b is not None and b >= a:
+            sheet.append({"stage": name, "seconds": round(b - a, 1)})
+    updates = [p.work.first_update_at for p in s.purchases.values() if p.work.first_update_at]
+    launched = s.first_at.get("launched")
+    if updates and launched is not None:
+        sheet.append({"stage": "first update seen after start", "seconds": round(updates[0] - launched, 1)})
+    return sheet
+
+
+def _money(value: Money) -> dict[str, str]:
+    return {"amount": f"{value.amount:.4f}", "currency": value.currency}
+
+
+def _short(data: dict[str, Any]) -> dict[str, Any]:
+    """The audit trail without the long lists that stand elsewhere."""
+    return {k: v for k, v in data.items() if k not in ("spec", "plan", "preview", "sealed", "status", "observation")}
