@@ -1,4 +1,4 @@
-"""Argument lists for ssh, rsync and their helpers. Pure functions: a command is a value, and one other place runs it."""
+"""Argument lists for ssh, rsync and their helpers. A command is a value; one other place runs it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from gpuops.errors import HostError
 from gpuops.values import Endpoint
 
-_HOST = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,252}$")
-_USER = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]{0,31}$")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 ALIVE_INTERVAL_S, ALIVE_COUNT = 5, 3
 PERSIST_S = 600
 MAX_CONTROL_PATH = 87
 """ssh adds 17 characters while it binds the socket, and a socket path ends at 108."""
 DEFAULT_EXCLUDES = (
     ".git", ".hg", ".svn", ".env", ".env.*", "*.env", ".envrc", "__pycache__", "*.pyc", ".mypy_cache", ".pytest_cache",
-    ".ruff_cache", ".hypothesis", ".tox", ".nox", ".venv", "venv", "node_modules", ".ipynb_checkpoints", ".DS_Store", ".ssh",
-    ".aws", ".config/gcloud", ".netrc", ".gnupg", ".npmrc", ".pypirc", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem",
-    "*.key", "*.p12", "*.pfx", "*.ppk", ".gpuops-partial",
+    ".ruff_cache", ".hypothesis", ".tox", ".nox", ".venv", "venv", "node_modules", ".ipynb_checkpoints", ".DS_Store",
+    ".ssh", ".aws", ".config/gcloud", ".netrc", ".gnupg", ".npmrc", ".pypirc",
+    "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519",
+    "*.pem", "*.key", "*.p12", "*.pfx", "*.ppk", ".gpuops-partial",
 )  # fmt: skip
 
 
@@ -35,7 +36,7 @@ class Login:
 
 def check_endpoint(endpoint: Endpoint) -> None:
     """Raise `HostError` for an address that a program could take for an option or a command."""
-    if not _HOST.match(endpoint.host) or not _USER.match(endpoint.user) or not 0 < endpoint.port < 65536:
+    if not _HOST.fullmatch(endpoint.host) or not _USER.fullmatch(endpoint.user) or not 0 < endpoint.port < 65536:
         raise HostError(f"not an address for SSH: {endpoint.user!r} {endpoint.host!r} {endpoint.port!r}")
 
 
@@ -92,12 +93,13 @@ def master(login: Login, timeout_s: int) -> list[str]:
     """Log in once and stay in the background as the connection that all others share."""
     return [
         "ssh", *options(login), "-o", f"ConnectTimeout={max(1, timeout_s)}", "-o", "ControlMaster=yes",
-        "-o", f"ControlPath={_percent(login.control)}", "-o", f"ControlPersist={PERSIST_S}", "-N", "-f", *_target(login),
+        "-o", f"ControlPath={_percent(login.control)}", "-o", f"ControlPersist={PERSIST_S}", "-N", "-f",
+        *_target(login),
     ]  # fmt: skip
 
 
 def client(login: Login) -> list[str]:
-    """ssh over the shared connection only. The proxy command fails on purpose: without the master there is no new login."""
+    """ssh over the shared connection only. The proxy command fails on purpose: without a master, no new login."""
     return [
         "ssh", *options(login), "-o", "ControlMaster=no", "-o", f"ControlPath={_percent(login.control)}",
         "-o", "ProxyCommand=/bin/false",
@@ -132,8 +134,9 @@ def rsync_list(source: str, target: str, excludes: tuple[str, ...], follow: bool
     """A dry run that names everything, changed or not: kind, size and name, all unusual bytes escaped."""
     shell = ["-e", remote_shell] if remote_shell else []
     return [
-        "rsync", "-n", "-ii", "-rlpt", "-s", "--no-devices", "--no-specials", *(["--copy-unsafe-links"] if follow else []),
-        "--out-format=%i|%l|%n", "--timeout=60", "--mkpath", *shell, *[f"--exclude={e}" for e in excludes],
+        "rsync", "-n", "-ii", "-rlpt", "-s", "--no-devices", "--no-specials",
+        *(["--copy-unsafe-links"] if follow else []), "--out-format=%i|%l|%n", "--timeout=60", "--mkpath",
+        *shell, *[f"--exclude={e}" for e in excludes],
         source.rstrip("/") + "/", target,
     ]  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Bringing a generation here: byte ranges on several channels of one connection, resumed by range.
 
-The list decides everything: which names are written, how long each is, which bytes are asked for. The host only fills them.
+The list decides everything: which names are written, how long each is, which bytes are asked for. The host fills them.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Fetch:
         self.lock = threading.Lock()
 
     def run(self, channels: int) -> bool:
-        """Fetch what is missing; False when time came first. Raises `Unreachable` after several rounds that brought nothing."""
+        """Fetch what is missing; False when time came first. Raises `Unreachable` after rounds that brought nothing."""
         barren = 0
         while missing := self.attempt.missing():
             if self.clock.now() >= self.until:
@@ -160,7 +160,7 @@ class Fetch:
         return True
 
     def _batch(self, ranges: list[Range]) -> GpuopsError | None:
-        """Fetch some ranges on one channel; what arrived stays, also when it fails. The failure is returned, not raised."""
+        """Fetch some ranges on one channel; what arrived stays when it fails. The failure is returned, not raised."""
         seconds = self.until - self.clock.now()
         if seconds <= 0:
             return None

@@ -1,7 +1,7 @@
 """The first login of a run: reach the host, let it prove the pinned key, and ask the agent once.
 
-fabric opens the connection, on a socket of our own with TCP_NODELAY (an exec takes 4 ms instead of 48). fabric accepts unknown
-host keys by default and reads the user's configuration: both are taken away before it connects.
+fabric opens the connection, on a socket of our own with TCP_NODELAY (an exec takes 4 ms instead of 48). fabric accepts
+unknown host keys by default and reads the user's configuration: both are taken away before it connects.
 """
 
 from __future__ import annotations

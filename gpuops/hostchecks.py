@@ -22,7 +22,7 @@ def request(spec: Spec) -> dict[str, Any]:
 
 
 def compare(seen: dict[str, Any], spec: Spec, now: Time) -> HostFacts:
-    """Compare an answer of the agent (already escaped) with the spec; `now` is the money time in the middle of the exchange.
+    """Compare an answer of the agent (already escaped) with the spec; `now` is money time amid the exchange.
 
     Raises `HostError` when the answer lacks what every agent sends.
     """
@@ -74,7 +74,7 @@ def _volumes(seen: dict[str, Any], spec: Spec) -> list[Check]:
 
 
 def _volume(seen: dict[str, Any], volume: VolumeUse) -> tuple[str, bool]:
-    """Whether the thing at the mount is this volume: by its source, its device's names, a marker file, or the provider's word."""
+    """Whether this volume is at its mount: by source, device names, a marker file, or the provider's word."""
     mount = volume.mount.rstrip("/") or "/"
     told = seen["told"].get("volumes") or {}
     found = seen["mounts"].get(mount)

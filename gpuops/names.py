@@ -38,8 +38,8 @@ def escape_all(value: Any, keep: str = "") -> Any:
 def path_problem(path: str) -> str:
     """Why a path from a stranger must not be used below a directory of ours; empty when it may.
 
-    Relative, no `..`, no control characters, valid UTF-8 in composed form, at most 255 bytes for each component, none that
-    begins with a dash, not the name that we use ourselves.
+    Relative, no `..`, no control characters, valid UTF-8 in composed form, at most 255 bytes for each component, none
+    that begins with a dash, not the name that we use ourselves.
     """
     if not path or path.startswith("/"):
         return "it is not relative"

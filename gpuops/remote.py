@@ -1,6 +1,6 @@
 """One OpenSSH connection for each run, shared by everything after the first check, and the agent that answers over it.
 
-The master process outlives the command that started it and is found again by its socket. A dead one is noticed and replaced.
+The master process outlives the command that started it and is found again by its socket; a dead one is replaced.
 Every child has a wall-clock bound and is ended together with its own children.
 """
 
@@ -118,7 +118,10 @@ def new_token() -> str:
 
 
 def read_answer(out: bytes, token: str, err: str) -> dict[str, Any]:
-    """The agent's answer between its two token lines. Raises `Unreachable` when it is not whole, `HostError` as the host says."""
+    """The agent's answer between its token lines.
+
+    Raises `Unreachable` when it is not whole, `HostError` when the host refuses.
+    """
     mark = b"\n" + token.encode() + b"\n"
     pieces = (b"\n" + out).split(mark)
     if len(pieces) < 3:

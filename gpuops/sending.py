@@ -22,7 +22,8 @@ MAX_SCAN_BYTES = 256 << 10
 _LINE = re.compile(rb"^[<>ch.*]([fdLDS])[^|]{9}\|(\d+)\|(.*)$", re.DOTALL)
 _ESCAPE = re.compile(rb"\\#([0-7]{3})")
 _KEY_NAME = re.compile(
-    r"^(id_[a-z0-9]+|.*\.(pem|key|p12|pfx|ppk|kdbx|jks)|.*credentials.*|.*secret.*|\.netrc|\.npmrc|\.pypirc|.*token.*)$",
+    r"^(id_[a-z0-9]+|.*\.(pem|key|p12|pfx|ppk|kdbx|jks)|.*credentials.*|.*secret.*|\.netrc|\.npmrc|\.pypirc"
+    r"|.*token(s|\.txt|\.json)?)$",
     re.IGNORECASE,
 )
 _KEY_TEXT = re.compile(
@@ -41,7 +42,7 @@ class _Tree:
 
 
 def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time) -> SendList:
-    """List what would be sent. With a connection rsync compares with the host itself, else with an empty directory: same list.
+    """List what would be sent, by rsync against the host; without a connection against an empty directory: same list.
 
     Raises `HostError` for names that cannot be carried, links that leave the tree and a total beyond `max_total_bytes`.
     """

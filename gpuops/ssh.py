@@ -28,8 +28,8 @@ from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Seal
 KEYGEN_S = 30.0
 STOP_SLICE_S = 20.0
 LEFTOVER_GRACE_S = 5.0
-_RUN = re.compile(r"^[a-z0-9][a-z0-9-]{0,63}$")
-_PUBLIC = re.compile(r"^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*$")
+_RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*")
 
 
 class SshHost:
@@ -67,7 +67,7 @@ class SshHost:
         """Write the one line of the run's known_hosts and return the key's fingerprint."""
         argv.check_endpoint(endpoint)
         bare = _bare(public_key)
-        if not _PUBLIC.match(bare):
+        if not _PUBLIC.fullmatch(bare):
             raise HostError(f"not a public host key: {names.escape(public_key)[:80]!r}")
         path = self._directory(run) / "known_hosts"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class SshHost:
         done = run_child(argv.keyscan(endpoint, 10), self.clock, min(until, self.clock.now() + 15))
         for line in done.out.decode("ascii", "replace").splitlines():
             fields = line.split()
-            if len(fields) >= 3 and _PUBLIC.match(" ".join(fields[1:3])):
+            if len(fields) >= 3 and _PUBLIC.fullmatch(" ".join(fields[1:3])):
                 return " ".join(fields[1:3])
         raise Unreachable(f"{endpoint.host} port {endpoint.port} presents no ed25519 host key yet")
 
@@ -155,7 +155,8 @@ class SshHost:
         while True:
             left = until - self.clock.now()
             request: dict[str, Any] = {
-                "run": run, "why": "sealing", "wait_s": max(0.0, min(STOP_SLICE_S, left - 1)), "grace_s": LEFTOVER_GRACE_S,
+                "run": run, "why": "sealing", "wait_s": max(0.0, min(STOP_SLICE_S, left - 1)),
+                "grace_s": LEFTOVER_GRACE_S,
             }  # fmt: skip
             if connection.call("stop", request, until)["ended"]:
                 break
@@ -164,7 +165,8 @@ class SshHost:
         outputs = spec.outputs
         request = {
             "run": run, "outputs": outputs.directory, "workdir": spec.train.workdir, "keep_last": outputs.keep_last,
-            "best": outputs.best, "load_check": list(outputs.load_check), "load_s": max(1.0, (until - self.clock.now()) / 2),
+            "best": outputs.best, "load_check": list(outputs.load_check),
+            "load_s": max(1.0, (until - self.clock.now()) / 2),
         }  # fmt: skip
         answer = connection.call("seal", request, until)
         sealed = from_json(Sealed, {**answer, "reason": names.escape(str(answer["reason"]))})
@@ -216,11 +218,11 @@ class SshHost:
             self._connections.pop(key).drop()
 
     def shell(self, run: RunId, endpoint: Endpoint) -> list[str]:
-        """The command that gives a person a shell on the host, with the pinned key and nothing of the user's own settings."""
+        """The command that gives a person a shell on the host: the pinned key, nothing of the user's own settings."""
         return argv.interactive(self._login(run, endpoint))
 
     def _directory(self, run: RunId) -> Path:
-        if not _RUN.match(run):
+        if not _RUN.fullmatch(run):
             raise HostError(f"not a run id: {names.escape(run)!r}")
         return self.runs_dir / run / "ssh"
 

@@ -3,7 +3,7 @@
     <destination>/<run>/.incoming/<generation>.<digest>/   an attempt: may be incomplete, is never trusted
     <destination>/<run>/<generation>/                      a verified copy with its hash list: never written over
 
-An attempt becomes a copy by one rename, after every byte was read again from the disk and compared with what was sealed.
+An attempt becomes a copy by one rename, after every byte was read again from disk and compared with what was sealed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LocalStore:
     """`ports.Store` on directories of this computer."""
 
     def find(self, run: RunId, destination: str, generation: Generation) -> Copied | None:
-        """A published copy with exactly this content, every byte read again; None when there is none or it has rotted."""
+        """A published copy with exactly this content, read again from disk; None when there is none or it rotted."""
         for path in _published(_run_directory(run, destination), generation.id):
             if _content(path) != names.content_digest(generation):
                 continue
@@ -107,7 +107,7 @@ class LocalStore:
             shutil.rmtree(path, ignore_errors=True)
 
     def prune(self, run: RunId, destination: str, keep_last: int, keep: tuple[str, ...]) -> tuple[str, ...]:
-        """Remove published generations beyond the newest `keep_last`; never one of `keep`, telemetry or the only one."""
+        """Remove published generations beyond the newest `keep_last`; never `keep`, telemetry or the only one."""
         directory = _run_directory(run, destination)
         if not directory.is_dir():
             return ()

@@ -1,4 +1,4 @@
-"""A real sshd on 127.0.0.1 for tests: its own host key, home directory and log; it is ended with everything that it started."""
+"""A real sshd on 127.0.0.1 for tests: own host key, home directory and log; ended with everything that it started."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from gpuops.host.files import RefusedError, read_json
 
 TOOLS = ("rsync", "tmux", "tar", "openssl", "nvidia-smi", "findmnt", "git", "uv", "conda")
 IMAGE_VARIABLES = re.compile(
-    r"^(PATH|LD_LIBRARY_PATH|LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|CONDA_[A-Z_]+|CUDA[A-Z0-9_]*|NVIDIA_[A-Z0-9_]+|NCCL_[A-Z0-9_]+"
-    r"|TORCH_[A-Z0-9_]+|LANG|LC_[A-Z]+|TZ)$"
+    r"^(PATH|LD_LIBRARY_PATH|LIBRARY_PATH|PYTHONPATH|VIRTUAL_ENV|CONDA_[A-Z_]+|CUDA[A-Z0-9_]*"
+    r"|NVIDIA_[A-Z0-9_]+|NCCL_[A-Z0-9_]+|TORCH_[A-Z0-9_]+|LANG|LC_[A-Z]+|TZ)$"
 )
 PUBLISHED_PORT = re.compile(r"^[A-Z]+_TCP_PORT_(\d+)$")
 

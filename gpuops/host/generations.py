@@ -93,11 +93,11 @@ def quiesce(directory: str, before: dict[str, Any], pause_s: float = 0.3, rounds
     return False
 
 
-def hashed(found: Found, cache: dict[str, Any], promised: dict[str, Any] | None = None) -> dict[str, Any]:
+def hashed(found: Found, cache: dict[str, Any]) -> dict[str, Any]:
     """Read every file of a complete candidate and return the generation with its hash list.
 
-    Raises `RefusedError` when a file is missing, differs from the program's own list or from what an earlier seal saw,
-    or when its structure is broken.
+    Raises `RefusedError` when a file is missing, differs from the program's own list, or when its
+    structure is broken.
     """
     if found.problem:
         raise RefusedError(f"{found.id}: {found.problem}")
@@ -112,8 +112,6 @@ def hashed(found: Found, cache: dict[str, Any], promised: dict[str, Any] | None 
     except OSError as error:
         raise RefusedError(f"{found.id}: {error}") from error
     files = [{"path": n, "size": s, "sha256": d} for n, s, d in sums]
-    if promised and promised["files"] != files:
-        raise RefusedError(f"{found.id}: changed after it was sealed")
     return {
         "id": found.id, "step": max(found.step, 0), "files": files, "metric": found.metric,
         "left_behind": found.left_behind[:MOST],
@@ -121,7 +119,7 @@ def hashed(found: Found, cache: dict[str, Any], promised: dict[str, Any] | None 
 
 
 def check_structure(root: str, name: str, deep: bool) -> None:
-    """See whether a file is whole as its format says; `deep` also reads the CRC of zip members. Raises `RefusedError`."""
+    """Raise `RefusedError` when a file is not whole as its format says; `deep` also reads the CRC of zip members."""
     lower = name.lower()
     if not lower.endswith((*ZIPPED, *PICKLED, ".safetensors", ".index.json")):
         return

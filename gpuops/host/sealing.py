@@ -83,7 +83,7 @@ def seal(request: dict[str, Any]) -> dict[str, Any]:
         told["outcome"] = "completed" if chosen else "ended"
         if not chosen:
             notes.append("no complete new generation")
-    memory["generations"].update({g["id"]: g for g in chosen})
+    memory["generations"] = {**{g["id"]: g for g in chosen}, **memory["generations"]}
     _remember(state, memory)
     telemetry = _telemetry(state, outputs)
     _remove_secrets(state)
@@ -125,7 +125,7 @@ def _choose(
     found = generations.find(outputs, before)
     notes: list[str] = []
     sound: list[dict[str, Any]] = []
-    unloadable: list[dict[str, Any]] = []
+    doubtful: list[dict[str, Any]] = []
     keep = max(1, int(request["keep_last"]))
     for item in found:
         _give_metric(item, request, before)
@@ -136,16 +136,18 @@ def _choose(
         if not wanted:
             continue
         try:
-            generation = generations.hashed(item, memory["cache"], memory["generations"].get(item.id))
+            generation = generations.hashed(item, memory["cache"])
         except RefusedError as error:
             notes.append(f"passed over {error}")
             continue
-        problem = _load_check(request, item, memory, state)
+        earlier = memory["generations"].get(item.id)
+        changed = bool(earlier) and earlier["files"] != generation["files"]
+        problem = "changed after it was sealed" if changed else _load_check(request, item, memory, state)
         if problem:
             notes.append(f"{item.id}: {problem}")
-        (unloadable if problem else sound).append(generation)
-    # better a checkpoint that the load command did not like than none
-    return sound or unloadable[:keep], notes
+        (doubtful if problem else sound).append(generation)
+    # better a doubtful checkpoint than none: the reason says what is wrong with it
+    return sound or doubtful[:keep], notes
 
 
 def _give_metric(found: Found, request: dict[str, Any], before: dict[str, Any]) -> None:

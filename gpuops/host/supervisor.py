@@ -2,7 +2,8 @@
 
 Standard library only; started as `python3 -I supervisor.py RUN.json` in a tmux session of its own. It is the parent of
 every process that training starts, also of those that leave their session (child subreaper), and returns only when none
-is left. `status.json` says what happened; `deadline.json`, bound to run and boot, says until when; `stop.json` asks for the end.
+is left. `status.json` says what happened; `deadline.json`, bound to run and boot, says until when; `stop.json` asks for
+the end.
 """
 
 from __future__ import annotations
