@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.codec import to_json
-from gpuops.errors import CopyError, Unreachable
+from gpuops.errors import CopyError, GpuopsError, Unreachable
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
 from gpuops.steps import attempted, fact
@@ -36,7 +36,10 @@ def prune(ports: Ports, s: RunState, p: Purchase, newest: str) -> tuple[Event, .
     """Keep the last n copies, the newest and the best; called only after a newer copy was verified."""
     best = best_generation(p)
     keep = tuple(g for g in (newest, best, "telemetry") if g)
-    removed = ports.store.prune(s.run, s.spec.outputs.destination, max(s.spec.outputs.keep_last, 1), keep)
+    try:
+        removed = ports.store.prune(s.run, s.spec.outputs.destination, max(s.spec.outputs.keep_last, 1), keep)
+    except GpuopsError as error:  # tidying up never costs the record of a verified copy
+        return (fact("notified", p.id, level="warning", message=f"old copies were not removed: {error.message}"),)
     return tuple(fact("pruned", p.id, generation=g) for g in removed)
 
 

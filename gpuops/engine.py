@@ -71,7 +71,12 @@ def decide(state: RunState, now: Time, policy: Policy, may: frozenset[str]) -> S
 
 def advance(run: RunId, ports: Ports, policy: Policy, may: frozenset[str], state: RunState | None = None) -> Step:
     """Take one step of a run and return it; a `Do` has been done when it is returned. Raises `Stale` when the run moved on."""
-    state = load(run, ports, state)
+    try:
+        state = load(run, ports, state)
+    except JournalError as error:
+        if state is not None:
+            _end_without_journal(ports, state, policy, error)
+        raise
     now = ports.clock.now()
     step = decide(state, now, policy, may)
     if not isinstance(step, Do):
@@ -150,5 +155,5 @@ def _end_without_journal(ports: Ports, state: RunState, policy: Policy, error: J
             ports.notify(state.run, "alarm", f"past the limit and {error.message}: ending {p.ref} without recording it")
             try:
                 ports.providers(state.spec.provider).terminate(p.ref, now + policy.call_s)
-            except GpuopsError as refused:
-                ports.notify(state.run, "alarm", f"{p.ref}: {refused.message}")
+            except Exception as refused:  # whatever it was, the next rental must still be asked to end
+                ports.notify(state.run, "alarm", f"{p.ref}: {refused}")

@@ -7,11 +7,12 @@ from typing import Literal
 
 from gpuops.codec import to_json
 from gpuops.policy import Policy
+from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
 from gpuops.steps import fact
-from gpuops.values import Billable, Created, Event
+from gpuops.values import Billable, Created, Event, Inventory
 
-Hit = Literal["ours", "again", "duplicate", "clone", "known"]
+Hit = Literal["ours", "again", "duplicate", "clone", "damaged", "known"]
 
 _CLOCK_ROUNDING_S = 5.0
 """Vendors round created-at to seconds and their clocks differ a little from their own response dates."""
@@ -21,16 +22,22 @@ def judge(s: RunState, purchase: Purchase, item: Billable, policy: Policy) -> Hi
     """Say what `item`, which carries the nonce of `purchase`, is.
 
     ours: the purchase has no ref yet, and this can come from its create call. again: it was proved gone and bills again.
-    duplicate: a second machine from the same create call, to be ended. clone: made outside the window of the create call, so
-    somebody copied our mark; it is never touched. known: nothing new.
+    duplicate: a second machine from the same create call, to be ended. clone: not certainly made by the create call, so
+    somebody may have copied our mark; it is never touched. damaged: the check characters do not fit, nothing is done.
+    known: nothing new.
     """
     for other in s.purchases.values():
         if other.ref == item.ref:
-            return "again" if other.life == "gone" and item.bills else "known"
+            return "again" if other.life in ("gone", "refused") and item.bills else "known"
+    if item.damaged:
+        return "damaged"
     start, end = purchase.intended_at - _CLOCK_ROUNDING_S, purchase.send_before + policy.twin_horizon_s
     if item.since is not None and not start <= item.since <= end:
         return "clone"
-    return "ours" if purchase.ref is None else "duplicate"
+    if purchase.ref is None:
+        return "ours"
+    # what cannot be dated may be anybody's: only what certainly came from the create call is ended
+    return "duplicate" if item.since is not None else "clone"
 
 
 def listed_events(s: RunState, items: Iterable[Billable], policy: Policy) -> tuple[Event, ...]:
@@ -48,9 +55,32 @@ def listed_events(s: RunState, items: Iterable[Billable], policy: Policy) -> tup
             elif hit == "again":
                 owner = next(p for p in s.purchases.values() if p.ref == item.ref)
                 events.append(fact("reappeared", owner.id))
-            elif hit == "clone":
-                message = f"{item.ref} carries this run's mark but was not made by it: look at it, end it yourself if it is yours"
-                events += (
-                    [] if message in s.alarms else [fact("alarm", purchase.id, message=message, ref=to_json(item.ref))]
-                )
+            elif hit in ("clone", "damaged"):
+                message = _ALARMS[hit].format(ref=item.ref)
+                if message not in s.alarms:
+                    events.append(fact("alarm", purchase.id, message=message, ref=to_json(item.ref)))
     return tuple(events)
+
+
+def read_listing(ports: Ports, s: RunState, inventory: Inventory, policy: Policy) -> tuple[Event, ...]:
+    """Everything that a listing tells about a run, a person told of each new alarm. What is missing is not judged here."""
+    if inventory.provider_time is not None:
+        ports.clock.learn(inventory.provider_time)
+    shown = {item.ref for item in inventory.items}
+    first = [fact("shown", p.id) for p in s.purchases.values() if p.listed_at is None and p.ref in shown]
+    events = listed_events(s, inventory.items, policy)
+    for event in events:
+        if event.kind == "alarm":
+            ports.notify(s.run, "alarm", event.data["message"])
+    return (*first, *events)
+
+
+def gaps(inventory: Inventory) -> str:
+    """The gaps of a listing in words; empty when it is complete."""
+    return "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
+
+
+_ALARMS: dict[str, str] = {
+    "clone": "{ref} carries this run's mark but was not made by it: look at it, end it yourself if it is yours",
+    "damaged": "{ref} carries this run's mark, but its check characters do not fit: look at it; nothing is done to it",
+}

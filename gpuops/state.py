@@ -1,4 +1,4 @@
-"""The state of a run as frozen values, and the two life tables. `fold` builds it from the journal; nothing else changes it."""
+"""The state of a run as frozen values, and the two life tables. `fold` builds it from the journal, and nothing else."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ PURCHASE_LIFE: Mapping[Life, frozenset[Life]] = MappingProxyType(
     {
         "intended": frozenset({"unknown", "created", "refused", "not_sent", "unproven"}),
         "unknown": frozenset({"created", "refused", "not_sent", "unproven"}),
-        "created": frozenset({"ending", "ended_elsewhere", "retained", "refused"}),
+        "created": frozenset({"ending", "ended_elsewhere", "retained"}),
         "ending": frozenset({"gone", "refused"}),
-        "ended_elsewhere": frozenset({"gone", "created", "ending"}),
+        "ended_elsewhere": frozenset({"gone", "refused", "created", "ending"}),
         "retained": frozenset({"created", "ended_elsewhere"}),
         "unproven": frozenset({"created", "gone"}),
         "not_sent": frozenset({"created"}),
@@ -53,7 +53,7 @@ PURCHASE_LIFE: Mapping[Life, frozenset[Life]] = MappingProxyType(
 FINAL: frozenset[Life] = frozenset({"gone", "refused", "not_sent", "retained", "unproven"})
 MAY_BILL: frozenset[Life] = frozenset({"intended", "unknown", "created", "ending", "unproven", "ended_elsewhere"})
 
-# The life of a run. A run may close from every phase: it can fail before it trains, and what was never launched needs no copy.
+# The life of a run. It may close from every phase: it can fail before it trains; what was never launched needs no copy.
 RUN_LIFE: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
     {
         "planned": frozenset({"ready", "closed"}),
@@ -120,6 +120,8 @@ class Work:
     copied_at: Time | None = None
     forced: str = ""
     mirrored_at: Time | None = None
+    slicing: str = ""
+    """The generation whose copy has begun and is not complete."""
     copy_rate: float = 0.0
     host_deadline: Time | None = None
 
@@ -160,8 +162,14 @@ class Purchase:
     via: str = ""
     observation: Observation | None = None
     observed_at: Time | None = None
+    made_at: Time | None = None
+    """When the journal first knew that it exists."""
     seen_at: Time | None = None
     """When the provider first showed it: before that, "not found" may only mean "not yet visible"."""
+    listed_at: Time | None = None
+    """When a listing last showed it. A look by id and a listing become current at different moments."""
+    surveyed_at: Time | None = None
+    """When a complete listing was last compared with what this purchase should have made."""
     twin_of: PurchaseId = ""
     cause: str = ""
     ending_at: Time | None = None
@@ -169,6 +177,8 @@ class Purchase:
     terminated_at: Time | None = None
     proofs: tuple[Proof, ...] = ()
     gone_at: Time | None = None
+    final_at: Time | None = None
+    """When it came to the end of its life."""
     searched_at: Time | None = None
     retained_until: Time | None = None
     retained_why: str = ""
@@ -192,6 +202,11 @@ class Purchase:
             return Money(rate.amount * 0, rate.currency)
         start = self.created_at if self.created_at is not None else self.intended_at
         return accrued(rate, start, self.gone_at or now, self.offer.billing_unit_s)
+
+    @property
+    def doubtful(self) -> bool:
+        """Its create call may have worked, and nobody knows."""
+        return self.life in ("intended", "unknown")
 
     def reserved(self, now: Time, limit: Time) -> Money:
         """What this purchase may still cost at most: until its limit while it may bill."""
@@ -255,9 +270,25 @@ class RunState:
 
     @property
     def rental(self) -> Purchase | None:
-        """The purchase that the run works on: the newest one that is no duplicate and did not fall through."""
+        """The purchase that the run works on: the launched one, else the first that exists, else the newest intent.
+
+        No duplicate and nothing that fell through. With two intents whose answers were lost, either may be found first.
+        """
         live = [p for p in self.purchases.values() if not p.twin_of and p.life not in ("refused", "not_sent")]
-        return live[-1] if live else None
+        launched = [p for p in live if p.work.launching_at is not None]
+        made = [p for p in live if p.ref is not None and p.life != "gone"]
+        made.sort(key=lambda p: (p.life != "created", p.made_at or 0.0))
+        return next(iter(launched or made or live[-1:]), None)
+
+    @property
+    def surplus(self) -> tuple[Purchase, ...]:
+        """Rentals found late while the run works on another one: nothing was launched on them, and nothing will be."""
+        rental = self.rental
+        return tuple(
+            p
+            for p in self.purchases.values()
+            if not p.twin_of and p.life == "created" and p.work.launching_at is None and p is not rental
+        )
 
     @property
     def phase(self) -> Phase:
@@ -309,11 +340,15 @@ class RunState:
         return -math.inf if attempt is None else attempt.at + policy.backoff(attempt.failures, table)
 
     def visible_from(self, purchase: Purchase, policy: Policy) -> Time:
-        """From when on "not found" is news: once it was seen, or when late visibility is over."""
-        if purchase.seen_at is not None:
-            return purchase.seen_at
+        """From when on "not listed" is news: once it was listed, or when late visibility is over.
+
+        That it was seen by id does not count: the listing may lag behind, and a proof needs two routes that both see.
+        """
+        if purchase.listed_at is not None:
+            return purchase.listed_at
         lag = policy.twin_horizon_s if self.listing_lag_s is None else self.listing_lag_s
-        return purchase.send_before + policy.accept_s + lag
+        made_at = purchase.made_at if purchase.made_at is not None else purchase.send_before + policy.accept_s
+        return made_at + lag
 
     def teardown_at(self, policy: Policy) -> Time:
         """When seal and copy must start, so that teardown is complete by the deadline."""
@@ -324,7 +359,10 @@ class RunState:
             rate = rental.work.copy_rate or rate
             size = max([size, *(c.bytes for c in rental.work.copied.values())])
         margin = min(policy.copy_margin_s, policy.copy_margin_part * max(self.deadline - self.planned_at, 0))
-        return self.deadline - copy_seconds(size, rate) - margin - self.spec.train.grace_s
+        # a layer that could not be moved as far as the journal's limit ends the rental at its own
+        blind = [self.layers[name].at - self.spec.hold_s for name in ("provider timer", "mark") if name in self.layers]
+        deadline = min([self.deadline, *blind])
+        return deadline - copy_seconds(size, rate) - margin - self.spec.train.grace_s
 
 
 def work_phase(work: Work) -> Phase:
@@ -340,11 +378,16 @@ def work_phase(work: Work) -> Phase:
     return "ready" if work.checks_ok else "planned"
 
 
+def copy_name(generation: str) -> str:
+    """Where the failures of copying one generation are counted: one that fails must not hold up the others."""
+    return f"copy {generation}"
+
+
 def later_wish(old: Wanted, new: Wanted) -> bool:
     """A wish only moves forward."""
     return _WANTED_ORDER.index(new) > _WANTED_ORDER.index(old)
 
 
 def host_deadline(deadline: Time, grace_s: float) -> Time:
-    """When the supervisor stops training by itself, should nobody have sealed before: the grace then ends by the deadline."""
+    """When the supervisor stops training by itself, should nobody have sealed: the grace then ends by the deadline."""
     return deadline - grace_s

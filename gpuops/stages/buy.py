@@ -11,7 +11,6 @@ from gpuops.cost import limit_and_deadline
 from gpuops.errors import CredentialsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.provider import MovesMark
 from gpuops.state import Purchase, RunState
 from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Created, Event, Mark, Order, Refused, Scope, Time
@@ -22,7 +21,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
     if s.wanted not in ("ready", "training") or s.adopted:
         return None
     rental = s.rental
-    if rental is not None and not (rental.life == "unknown" and now > rental.intended_at + policy.search_active_s):
+    if rental is not None and not (rental.doubtful and now > rental.intended_at + policy.search_active_s):
         return None
     if s.plan_digest not in s.approved:
         return Ask("Buy this?", s.plan_digest)
@@ -59,7 +58,7 @@ def _intent(s: RunState, now: Time, policy: Policy) -> Event:
 def ends(s: RunState, now: Time) -> tuple[Time, Time]:
     """(limit, deadline) for a purchase made now: as planned from now on, and as far as the cap pays."""
     wanted = s.spec.deadline_at or (s.deadline if s.purchases else now + s.spec.deadline_s)
-    return limit_and_deadline(now, wanted, s.spec.hold_s, s.available(now), s.offer.rate)
+    return limit_and_deadline(now, wanted, s.spec.hold_s, s.available(now), s.offer.rate, s.offer.billing_unit_s)
 
 
 def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
@@ -117,10 +116,7 @@ def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Eve
     if isinstance(answer, Refused):
         return (fact("refused", p.id, reason=answer.reason, why=answer.kind),)
     created: Created = answer
-    events = [fact("created", p.id, created=to_json(created), via="answer")]
-    if isinstance(provider, MovesMark):
-        events.append(fact("layer", p.id, name="mark", grade="declared", at=order.mark.limit_at))
-    return tuple(events)
+    return (fact("created", p.id, created=to_json(created), via="answer"),)
 
 
 def _order(ports: Ports, s: RunState, p: Purchase) -> Order:

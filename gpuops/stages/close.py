@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpuops.codec import to_json
-from gpuops.hits import listed_events
+from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import TellsCharges
@@ -20,7 +20,7 @@ def close(s: RunState, now: Time, policy: Policy) -> Step | None:
         return Closed(s.cause)
     if s.wanted != "closed" or any(p.life not in FINAL for p in s.purchases.values()):
         return None
-    final_at = max((p.gone_at or 0.0 for p in s.purchases.values()), default=0.0)
+    final_at = max((p.final_at or 0.0 for p in s.purchases.values()), default=0.0)
     if not s.purchases or (s.reconciled_at is not None and s.reconciled_at >= max(final_at, s.wanted_at)):
         unproven = [p.id for p in s.purchases.values() if p.life == "unproven"]
         said = "closed, purchase unproven" if unproven else "closed"
@@ -37,15 +37,9 @@ def _reconcile(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     provider = ports.providers(s.spec.provider)
     regions = tuple(sorted({p.offer.region for p in s.purchases.values()}))
     inventory = provider.list_billable(Scope(("rental",), regions), do.until)
-    if inventory.provider_time is not None:
-        ports.clock.learn(inventory.provider_time)
+    events = list(read_listing(ports, s, inventory, policy))
     if inventory.gaps:
-        gaps = "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
-        return (attempted("close", f"the listing is not complete: {gaps}"),)
-    events = list(listed_events(s, inventory.items, policy))
-    for event in events:
-        if event.kind == "alarm":
-            ports.notify(s.run, "alarm", event.data["message"])
+        return (*events, attempted("close", f"the listing is not complete: {gaps(inventory)}"))
     if any(e.kind in ("created", "reappeared") for e in events):
         return tuple(events)
     billed: dict[str, object] = {}

@@ -24,8 +24,7 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
             said = f"limit reached without a verified copy of everything sealed: {p.ref} is ended now"
             decision = fact("forced", p.id, reason="limit reached", by="limit")
             return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
-        return Wait(s.limit, "the limit")
-    return _next_bound(s, now, policy) if s.wanted != "closed" else None
+    return _next_bound(s, now, policy)
 
 
 def why_down(s: RunState, now: Time, policy: Policy) -> str:
@@ -38,7 +37,8 @@ def why_down(s: RunState, now: Time, policy: Policy) -> str:
         return "limit reached"
     if now >= s.teardown_at(policy):
         return "deadline: seal and copy must start now to be complete by it"
-    if rental.life in ("ended_elsewhere", "gone"):
+    # not already when it is said to have ended: a status may lie, and training would be stopped for nothing
+    if rental.life == "gone":
         return f"the rental ended without us: {rental.cause or 'nobody said why'}"
     if work.outcome:
         delay = s.spec.teardown.keep_failed_s if work.outcome not in ("completed", "ended") else 0
@@ -48,6 +48,8 @@ def why_down(s: RunState, now: Time, policy: Policy) -> str:
 
 
 def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
+    if now >= s.limit:
+        return "the time of the plan has passed"
     if s.preflight_final:
         return f"not bought: {s.preflight_problem}"
     refused = [p for p in s.purchases.values() if p.life == "refused"]
@@ -63,8 +65,11 @@ def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
 
 def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -> str:
     work = rental.work
-    if rental.life in ("intended", "unknown"):
-        return ""
+    if rental.doubtful:
+        if s.preflight_final:
+            return f"the create call's outcome is unknown, and no other is possible: {s.preflight_problem}"
+        bound = _doubt_ends(rental, policy)
+        return "the create call's outcome stayed unknown" if now >= bound else ""
     for name in ("check_host", "transfer", "launch"):
         failed = s.failures(name, rental.id)
         if failed and failed.final and s.spec.checks.on_failure == "down":
@@ -74,6 +79,11 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
         return f"checks failed: {wrong}"
     bound = next(((at, why) for at, why in _bounds(s, rental, policy) if now >= at), None)
     return bound[1] if bound else ""
+
+
+def _doubt_ends(p: Purchase, policy: Policy) -> Time:
+    """Until then the run searches for an unknown rental and may buy another; afterwards only the search goes on."""
+    return p.intended_at + policy.search_active_s + policy.allocate_s
 
 
 def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
@@ -101,9 +111,15 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
 def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:
     """When to look again, so that no bound is passed asleep."""
     rental = s.rental
+    ahead = [(s.limit, "the limit")]
+    if s.wanted == "closed":
+        return Wait(*ahead[0]) if s.limit > now else None
     if rental is None:
-        return Wait(s.wanted_at + policy.allocate_s, "buying") if s.wanted != "nothing" else None
-    ahead = [(s.limit, "the limit"), (s.teardown_at(policy), "the start of teardown"), *_bounds(s, rental, policy)]
+        ahead += [(s.wanted_at + policy.allocate_s, "buying")] if s.wanted != "nothing" else []
+        due = min((a for a in ahead if a[0] > now), default=None)
+        return Wait(*due) if due else None
+    bounds = [(_doubt_ends(rental, policy), "the search")] if rental.doubtful else _bounds(s, rental, policy)
+    ahead += [(s.teardown_at(policy), "the start of teardown"), *bounds]
     if rental.work.outcome and s.spec.teardown.when == "ended":
         ahead.append(((rental.work.ended_at or now) + s.spec.teardown.keep_failed_s, "the end of keep_failed"))
     due = min((a for a in ahead if a[0] > now), default=None)

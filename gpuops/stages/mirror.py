@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpuops.copying import copy_slice
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import RunState
+from gpuops.state import RunState, Work
 from gpuops.steps import Do, Step, Wait, attempted, bounded
 from gpuops.values import Event, Time
 
 
 def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
-    """Copy the newest complete generation of a running training when it has no copy yet."""
+    """Copy the newest complete generation of a running training when it has no copy yet; finish one that was begun."""
     p = s.rental
     if p is None or p.life != "created" or s.wanted == "closed" or not s.spec.outputs.mirror:
         return None
     work = p.work
     if work.launched_at is None or work.outcome or work.status is None or p.endpoint is None:
         return None
-    newest = work.status.generations[-1:]
-    if not newest or newest[0] in work.copied:
+    target = _target(work)
+    if not target:
         return None
     sliced = s.failures("mirror", p.id)
     due = max((work.mirrored_at or work.launched_at) + policy.mirror_every_s, s.due("mirror", policy, p.id))
     if due > now:
         return Wait(due, "mirroring the newest generation" if sliced is None else "mirroring again")
-    return Do(
-        "mirror", _mirror, bounded(now, policy.bulk_slice_s, s.limit, s.deadline), p.id, detail=f"mirroring {newest[0]}"
-    )
+    until = bounded(now, policy.bulk_slice_s, s.limit, s.deadline)
+    return Do("mirror", partial(_mirror, target=target), until, p.id, detail=f"mirroring {target}")
 
 
-def _mirror(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+def _target(work: Work) -> str:
+    """The begun copy as long as the host has that generation, else the newest.
+
+    A program that publishes faster than the line can carry would otherwise never get one copy complete.
+    """
+    complete = work.status.generations if work.status else ()
+    if work.slicing in complete and work.slicing not in work.copied:
+        return work.slicing
+    return "" if not complete or complete[-1] in work.copied else complete[-1]
+
+
+def _mirror(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
-    assert p.endpoint is not None and p.work.status is not None  # the rule says so
+    assert p.endpoint is not None  # the rule says so
     with ports.locks.bulk(s.run) as mine:
         if not mine:
             return (attempted("mirror", "another process of this computer is copying", p.id, busy=True),)
-        newest = p.work.status.generations[-1]
-        generation = ports.host.hash_generation(s.run, p.endpoint, s.spec, newest, do.until)
+        generation = ports.host.hash_generation(s.run, p.endpoint, s.spec, target, do.until)
         return copy_slice(ports, s, p, generation, do.until, "mirror")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpuops.codec import to_json
+from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
-from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
-from gpuops.values import Event, Time
+from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
+from gpuops.values import Event, Scope, Time
 
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
-    """Inspect every rental that runs, and ask the host of a launched one how training goes."""
+    """Inspect every rental that runs, ask the host of a launched one how training goes, and compare with a listing."""
     live = [p for p in s.purchases.values() if p.life == "created" and not p.twin_of]
-    return first_due([_inspect(s, p, now, policy) for p in live] + [_ask(s, p, now, policy) for p in live])
+    looks = (_inspect, _ask, _survey)
+    return first_due(look(s, p, now, policy) for look in looks for p in live)
 
 
 def _inspect(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
@@ -34,12 +38,36 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         ports.clock.learn(seen.provider_time)
     grade = provider.traits.deadline if provider.traits.deadline in ("read back", "observed to fire") else "declared"
     observed = fact("observed", p.id, observation=to_json(seen), grade=grade)
-    if seen.state == "terminal" or (seen.state == "absent" and p.seen_at is not None):
+    if seen.state in ("terminal", "refused") or (seen.state == "absent" and p.seen_at is not None):
         last = p.work.status.generations[-1:] if p.work.status else ()
         copied = sorted(p.work.copied)
         by = seen.reason or f"the provider says {seen.raw_state or seen.state}"
         return (observed, fact("ended_elsewhere", p.id, by=by, newest=list(last), copied=copied))
+    if seen.state == "stopped" and p.observation is not None and p.observation.state == "stopped":
+        # said twice, a look apart: it bills and nothing trains on it
+        if p.work.launched_at is not None and not p.work.outcome:
+            return (observed, fact("ended", p.id, outcome="interrupted", reason="the provider says stopped"))
     return (observed,)
+
+
+def _survey(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
+    due = p.intended_at + policy.survey_first_s
+    if p.surveyed_at is not None:
+        due = p.surveyed_at + policy.survey_every_s
+    due = max(due, s.due("survey", policy, p.id))
+    if due > now:
+        return Wait(due, "comparing with a listing")
+    return Do("survey", partial(_compare, policy=policy), bounded(now, policy.call_s, s.limit), p.id)
+
+
+def _compare(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
+    """Two machines from one create call, or a clone, show up in no look by id."""
+    p = s.purchases[do.purchase or ""]
+    inventory = ports.providers(s.spec.provider).list_billable(Scope(("rental",), (p.offer.region,)), do.until)
+    events = read_listing(ports, s, inventory, policy)
+    if inventory.gaps:
+        return (*events, attempted("survey", f"the listing is not complete: {gaps(inventory)}", p.id))
+    return (*events, fact("surveyed", p.id))
 
 
 def _ask(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpuops.hits import listed_events
+from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
@@ -24,20 +24,26 @@ def proved(p: Purchase, policy: Policy) -> bool:
 
 
 def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
-    if p.life == "ending" and p.terminated_at is None:
-        return None
+    asked_at = p.terminated_at
+    if p.life == "ending" and asked_at is None:
+        # the request must go out first; one that always fails must not stand in the way of seeing that it is gone
+        failed = s.failures("terminate", p.id)
+        if failed is None:
+            return None
+        asked_at = failed.at
     if proved(p, policy):
         first = next(r for r in p.proofs if r.ok)
         said = f"{p.ref} is gone: two rounds {p.proofs[-1].at - first.at:.0f} s apart"
-        return Do(
-            "prove_gone", announce("info", said), bounded(now, policy.call_s), p.id, fact("gone", p.id, at=first.at)
-        )
+        decision = fact("gone", p.id, at=first.at)
+        if p.observation is not None and p.observation.state == "refused":
+            decision = fact("refused", p.id, reason=p.observation.reason or "refused after the create call")
+        return Do("prove_gone", announce("info", said), bounded(now, policy.call_s), p.id, decision)
     if p.proofs and p.proofs[-1].ok:
         due = p.proofs[-1].at + policy.proof_gap_s
     elif p.proofs:
         due = p.proofs[-1].at + policy.backoff(max(p.terminates, 1), policy.proof_every_s)
     else:
-        due = (p.terminated_at or now) + policy.proof_every_s[0] if p.life == "ending" else now
+        due = (asked_at or now) + policy.proof_every_s[0] if p.life == "ending" else now
     due = max(due, s.due("prove_gone", policy, p.id))
     visible = s.visible_from(p, policy)
     if due > now:
@@ -54,24 +60,22 @@ def _round(ports: Ports, s: RunState, do: Do, visible: Time, policy: Policy) -> 
     if p.life == "ended_elsewhere" and seen.state in ("starting", "running", "stopped"):
         return (fact("reappeared", p.id, state=seen.state),)
     inventory = provider.list_billable(Scope((p.ref.kind,), (p.ref.region,)), do.until)
-    if inventory.provider_time is not None:
-        ports.clock.learn(inventory.provider_time)
-    events = listed_events(s, inventory.items, policy)
-    # after the answers: a round is as good as its latest look
+    events = read_listing(ports, s, inventory, policy)
+    looked_at = ports.clock.now()
     why = doubt(p, seen, inventory, any(e.kind == "created" for e in events)) or (
-        "" if ports.clock.now() >= visible else "it may not be visible yet"
+        "" if looked_at >= visible else "it may not be visible yet"
     )
-    return (*events, fact("proof", p.id, ok=not why, why=why, state=seen.state, raw=seen.raw_state))
+    return (*events, fact("proof", p.id, ok=not why, why=why, at=looked_at, state=seen.state, raw=seen.raw_state))
 
 
 def doubt(p: Purchase, seen: Observation, inventory: Inventory, again: bool) -> str:
     """Why one round does not prove that `p` is gone; empty when it does. `again`: its nonce showed up on something new."""
-    if seen.state not in ("absent", "terminal"):
+    if seen.state not in ("absent", "terminal", "refused"):
         return f"the provider says {seen.state} ({seen.raw_state})"
     if seen.bills:
         return f"it still bills for {', '.join(seen.bills)}"
     if inventory.gaps:
-        return f"the listing has gaps: {'; '.join(f'{g.region}/{g.kind}: {g.reason}' for g in inventory.gaps)}"
+        return f"the listing has gaps: {gaps(inventory)}"
     for item in inventory.items:
         if item.ref == p.ref and item.bills:
             return f"the listing still shows it, billing for {', '.join(item.bills)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from gpuops.hits import listed_events
+from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
@@ -19,7 +19,8 @@ def resolve(s: RunState, now: Time, policy: Policy) -> Step | None:
 
 def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
     age = now - p.intended_at
-    if age >= policy.search_end_s:
+    # a computer that slept through the horizon looks once more before it says so
+    if age >= policy.search_end_s and (p.searched_at or 0.0) >= p.intended_at + policy.search_end_s:
         message = (
             f"purchase {p.id} was never found and never disproved in {age / 3600:.0f} h: it counts as possibly billing"
         )
@@ -31,13 +32,13 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
             fact("unproven", p.id, why=message),
         )
     every = policy.search_every(age)
+    if age >= policy.search_end_s:
+        every = policy.search_fast_every_s
     due = max((p.searched_at or p.intended_at) + every, s.due("resolve", policy, p.id))
     if p.life == "unknown" and p.searched_at is None:
         due = s.due("resolve", policy, p.id)
     if due > now:
-        return Wait(
-            min(due, p.intended_at + policy.search_end_s), "searching for a rental whose create answer was lost"
-        )
+        return Wait(due, "searching for a rental whose create answer was lost")
     return Do("resolve", partial(_search, policy=policy), bounded(now, policy.call_s), p.id)
 
 
@@ -45,14 +46,11 @@ def _search(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, .
     p = s.purchases[do.purchase or ""]
     asked_at = ports.clock.now()
     inventory = ports.providers(s.spec.provider).list_billable(Scope(("rental",), (p.offer.region,)), do.until)
-    if inventory.provider_time is not None:
-        ports.clock.learn(inventory.provider_time)
-    events = listed_events(s, inventory.items, policy)
+    events = read_listing(ports, s, inventory, policy)
     if any(e.kind == "created" and e.purchase == p.id for e in events):
         return events
     if inventory.gaps:
-        gaps = "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
-        return (*events, attempted("resolve", f"the listing is not complete: {gaps}", p.id))
+        return (*events, attempted("resolve", f"the listing is not complete: {gaps(inventory)}", p.id))
     # a guaranteed listing lag and nothing there: no call of ours can have arrived after `send_before` plus its time under way
     if s.listing_lag_s is not None and asked_at > p.send_before + policy.accept_s + s.listing_lag_s:
         return (*events, fact("not_sent", p.id, why="not listed after the provider's guaranteed lag"))

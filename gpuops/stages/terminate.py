@@ -10,7 +10,7 @@ from gpuops.values import Event, Time
 
 
 def terminate(s: RunState, now: Time, policy: Policy) -> Step | None:
-    """End duplicates at once, and the run's rental when it is to close and its work is copied or forced."""
+    """End duplicates and late finds at once; the run's rental when it is to close and its work is copied or forced."""
     return first_due(_one(s, p, now, policy) for p in s.purchases.values())
 
 
@@ -30,6 +30,8 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
 def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
     if p.twin_of:
         cause = f"duplicate of {p.twin_of}"
+    elif p in s.surplus:
+        cause = "found late: the run works on another rental"
     elif s.wanted == "closed" and p.work.safe_to_end:
         cause = f"forced: {p.work.forced}" if p.work.forced else s.cause
     else:

@@ -1,0 +1,209 @@
+"""The part of the fold that changes one purchase or the work on it: one function per kind of record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gpuops.codec import from_json
+from gpuops.errors import GpuopsError
+from gpuops.names import content_digest
+from gpuops.state import FINAL, PURCHASE_LIFE, Layer, Life, Proof, Purchase, RunState
+from gpuops.values import Check, Copied, Created, HostStatus, Observation, Record, Sealed
+
+
+class ImpossibleTransition(GpuopsError):  # noqa: N818 - it names what happened
+    """A decision does not fit the life tables."""
+
+
+def purchase_of(s: RunState, r: Record) -> Purchase:
+    """The purchase that a record names. Raises `ImpossibleTransition` when there is none."""
+    purchase = s.purchases.get(r.event.purchase or "")
+    if purchase is None:
+        raise ImpossibleTransition(f"run {s.run}: '{r.event.kind}' names no known purchase ({r.event.purchase})")
+    return purchase
+
+
+def put(s: RunState, p: Purchase, **run_changes: Any) -> RunState:
+    """The state with this purchase in it."""
+    return replace(s, purchases={**s.purchases, p.id: p}, **run_changes)
+
+
+def move(s: RunState, r: Record, life: Life, **changes: Any) -> RunState:
+    """Move a purchase along its life table; a late fact changes nothing, a wrong decision raises."""
+    p = purchase_of(s, r)
+    if life not in PURCHASE_LIFE[p.life]:
+        if r.decision:
+            raise ImpossibleTransition(f"purchase {p.id}: '{p.life}' cannot become '{life}'")
+        return s
+    if life in FINAL:
+        changes["final_at"] = r.at
+    return put(s, replace(p, life=life, **changes))
+
+
+def on_work(s: RunState, r: Record, **changes: Any) -> RunState:
+    """Change the work of the purchase that a record names."""
+    p = purchase_of(s, r)
+    return put(s, replace(p, work=replace(p.work, **changes)))
+
+
+def created(s: RunState, r: Record) -> RunState:
+    """The provider made something for a purchase: its rental, or a second one from the same create call."""
+    p, made = purchase_of(s, r), from_json(Created, r.event.data["created"])
+    changes: dict[str, Any] = {"ref": made.ref, "via": r.event.data.get("via", "answer")}
+    if made.created_at is not None:
+        changes["created_at"] = made.created_at
+    if made.rate is not None:
+        changes["rate"] = made.rate
+    changes["made_at"] = r.at
+    if r.event.data.get("via") == "search":
+        changes |= {"seen_at": r.at, "listed_at": r.at}
+    if p.ref == made.ref:
+        return s
+    if p.ref is None:
+        mark = Layer("mark", "declared", p.mark.limit_at)
+        return replace(move(s, r, "created", **changes), closed=False, layers={**s.layers, "mark": mark})
+    twin_id = f"{p.id}.{made.ref.id}"
+    if twin_id in s.purchases:
+        return s
+    fresh = Purchase(
+        id=twin_id, nonce=p.nonce, mark=p.mark, offer=p.offer, life="created", intended_at=p.intended_at,
+        send_before=p.send_before, member=p.member, twin_of=p.id,
+    )  # fmt: skip
+    return put(s, replace(fresh, **changes), closed=False)
+
+
+def observed(s: RunState, r: Record) -> RunState:
+    """A look at a rental by its id."""
+    p, seen = purchase_of(s, r), from_json(Observation, r.event.data["observation"])
+    work = p.work
+    if seen.endpoint is not None and work.endpoint_at is None:
+        work = replace(work, endpoint_at=r.at)
+    if seen.endpoint is None and p.observation is not None and p.observation.endpoint is not None:
+        seen = replace(seen, endpoint=p.observation.endpoint)  # a hidden address is no news about where it was
+    created_at = p.created_at if p.created_at is not None else seen.created_at
+    seen_at = p.seen_at
+    if seen_at is None and seen.state not in ("absent", "refused", "unknown"):
+        seen_at = r.at
+    p = replace(p, observation=seen, observed_at=r.at, seen_at=seen_at, work=work, created_at=created_at)
+    layers = s.layers
+    if seen.ends_at is not None and not p.twin_of:
+        grade = str(r.event.data.get("grade", "read back"))
+        layers = {**layers, "provider timer": Layer("provider timer", grade, seen.ends_at)}
+    return put(s, p, layers=layers)
+
+
+def ended_elsewhere(s: RunState, r: Record) -> RunState:
+    """The provider says that a rental ended without us; it still has to be proved."""
+    return move(s, r, "ended_elsewhere", cause=r.event.data.get("by", ""), proofs=())
+
+
+def reappeared(s: RunState, r: Record) -> RunState:
+    """What was gone or said to be gone bills."""
+    moved = move(s, r, "created", gone_at=None, proofs=(), terminates=0, terminated_at=None)
+    return replace(moved, closed=False)
+
+
+def checked(s: RunState, r: Record) -> RunState:
+    """The host was compared with what was ordered."""
+    d = r.event.data
+    checks = tuple(from_json(Check, c) for c in d["checks"])
+    return on_work(s, r, checks=checks, facts=d.get("facts", {}), checked_at=r.at, boot_id=d.get("boot_id", ""))
+
+
+def status(s: RunState, r: Record) -> RunState:
+    """What the supervisor says."""
+    status = from_json(HostStatus, r.event.data["status"])
+    first = purchase_of(s, r).work.first_update_at
+    if first is None and int(status.beat.get("step") or 0) > 0:
+        first = r.at
+    return on_work(s, r, status=status, status_at=r.at, first_update_at=first)
+
+
+def ended(s: RunState, r: Record) -> RunState:
+    """Training ended by itself; the first word counts."""
+    if purchase_of(s, r).work.outcome:
+        return s
+    d = r.event.data
+    return on_work(
+        s, r, outcome=d["outcome"], exit_code=d.get("exit_code"), end_reason=d.get("reason", ""), ended_at=r.at
+    )
+
+
+def sealed(s: RunState, r: Record) -> RunState:
+    """Training has stopped and this is what it left."""
+    seal, work = from_json(Sealed, r.event.data["sealed"]), purchase_of(s, r).work
+    changes: dict[str, Any] = {"sealed": seal, "sealed_at": work.sealed_at or r.at, "unreachable": ""}
+    changes["copied"] = {i: c for i, c in work.copied.items() if not _other_content(seal, c)}
+    if not work.outcome:
+        changes |= {"outcome": seal.outcome, "exit_code": seal.exit_code, "end_reason": seal.reason, "ended_at": r.at}
+    return on_work(s, r, **changes)
+
+
+def _other_content(seal: Sealed | None, copy: Copied) -> bool:
+    """A mirrored copy under the name of a sealed generation, but of other content: it is kept and does not count."""
+    same = [g for g in (*seal.generations, seal.telemetry) if g.id == copy.generation] if seal else []
+    return any(content_digest(g) != copy.digest for g in same)
+
+
+def unreachable(s: RunState, r: Record) -> RunState:
+    """The host cannot be sealed, and why."""
+    work = purchase_of(s, r).work
+    if work.sealed is not None:
+        return s
+    return on_work(
+        s, r, unreachable=r.event.data["why"], outcome=work.outcome or "interrupted", ended_at=work.ended_at or r.at
+    )
+
+
+def copied(s: RunState, r: Record) -> RunState:
+    """A copy was verified and published."""
+    work, d = purchase_of(s, r).work, r.event.data
+    copy = from_json(Copied, d["copied"])
+    seconds = float(d.get("seconds", 0))
+    rate = copy.bytes / seconds if seconds > 0 and copy.bytes > 1_000_000 else work.copy_rate
+    kept = work.copied if _other_content(work.sealed, copy) else {**work.copied, copy.generation: copy}
+    slicing = "" if work.slicing == copy.generation else work.slicing
+    return on_work(s, r, copied=kept, copied_at=r.at, mirrored_at=r.at, copy_rate=rate, slicing=slicing)
+
+
+def ending(s: RunState, r: Record) -> RunState:
+    """The decision to end a rental."""
+    return move(s, r, "ending", cause=r.event.data["cause"], ending_at=r.at, proofs=())
+
+
+def terminated(s: RunState, r: Record) -> RunState:
+    """The end was asked for once more."""
+    p = purchase_of(s, r)
+    return put(s, replace(p, terminates=p.terminates + 1, terminated_at=r.at))
+
+
+def proof(s: RunState, r: Record) -> RunState:
+    """One round of the proof; only an unbroken row of good rounds counts."""
+    p, d = purchase_of(s, r), r.event.data
+    # when it was looked at: a driver that slept before it could write proves nothing about the time it slept
+    proof = Proof(d.get("at", r.at), bool(d["ok"]), d.get("why", ""))
+    kept = p.proofs if proof.ok and p.proofs and p.proofs[-1].ok else ()
+    return put(s, replace(p, proofs=(*kept, proof)))
+
+
+def retained(s: RunState, r: Record) -> RunState:
+    """Kept on purpose."""
+    d = r.event.data
+    return move(s, r, "retained", retained_until=d["until"], retained_why=d["reason"])
+
+
+def released(s: RunState, r: Record) -> RunState:
+    """No longer kept."""
+    return replace(move(s, r, "created", retained_until=None), closed=False)
+
+
+def shown(s: RunState, r: Record) -> RunState:
+    """A listing showed the rental."""
+    p = purchase_of(s, r)
+    return put(s, replace(p, listed_at=r.at, seen_at=p.seen_at if p.seen_at is not None else r.at))
+
+
+def sliced(s: RunState, r: Record) -> RunState:
+    """A copy got further and is not complete."""
+    return on_work(s, r, slicing=r.event.data["generation"])
