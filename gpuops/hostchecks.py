@@ -76,7 +76,7 @@ def _volumes(seen: dict[str, Any], spec: Spec) -> list[Check]:
 def _volume(seen: dict[str, Any], volume: VolumeUse) -> tuple[str, bool]:
     """Whether this volume is at its mount: by source, device names, a marker file, or the provider's word."""
     mount = volume.mount.rstrip("/") or "/"
-    told = seen["told"].get("volumes") or {}
+    told = {v.get("id"): v.get("mount") for v in seen["told"].get("volumes") or () if isinstance(v, dict)}
     found = seen["mounts"].get(mount)
     if found is None:
         # a host without mounts of its own: the provider's word and a directory are all that there is

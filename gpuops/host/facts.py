@@ -25,8 +25,8 @@ PUBLISHED_PORT = re.compile(r"^[A-Z]+_TCP_PORT_(\d+)$")
 
 
 def told() -> dict[str, Any]:
-    """What the provider wrote here: `ports`, `isolation`, `boot`, `volumes` (id to mount), `state_directory`."""
-    value = read_json(os.environ.get("GPUOPS_HOST_FACTS") or "/etc/gpuops/host.json")
+    """What the provider wrote here: `published_ports`, `isolation`, `boot`, `volumes` (id, mount, identity), `state_directory`."""
+    value = read_json(os.environ.get("GPUOPS_HOST_JSON") or "/etc/gpuops-host.json")
     return value if isinstance(value, dict) else {}
 
 
@@ -68,7 +68,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
     """Everything that the first login wants to know, in one answer."""
     provider = told()
     environment = image_environment()
-    ports = provider.get("ports")
+    ports = provider.get("published_ports")
     if ports is None:
         named = [PUBLISHED_PORT.match(k) for k in _environ(1)]
         ports = sorted(int(m[1]) for m in named if m) or None
