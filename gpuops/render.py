@@ -169,7 +169,7 @@ def _proof(r: Record, s: RunState) -> list[str]:
         purchase = s.purchases.get(r.event.purchase or "")
         good = len([p for p in purchase.proofs if p.ok]) if purchase else 0
         return [
-            f"Proof of termination, round {min(good, 2)} of 2: inspect says {d.get('state')}, a complete listing shows neither id nor mark"
+            f"Proof of termination, round {min(good, 2)} of 2: inspect says {d.get('state')}, a complete listing shows nothing of it that bills"
         ]
     return [f"Not proved gone yet: {d.get('why')}"]
 
