@@ -13,15 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuops.errors import GpuopsError
-from gpuops.marks import new_nonce
-from gpuops.values import Created, HostKey, Mark, Need, Observation, Order, Ref, Scope, VolumeUse
 from gpuops_providers.local import provider
 from gpuops_providers.local.adapter import LocalProvider
 from gpuops_providers.local.cloud import Cloud
 from gpuops_providers.local.processes import of_rental
 
-FAST = {"create_s": "0.2", "terminate_s": "0.2"}
+from gpuops.errors import GpuopsError
+from gpuops.marks import new_nonce
+from gpuops.values import Created, HostKey, Mark, Need, Observation, Order, Ref, Scope, VolumeUse
+
+FAST = {"create_s": "0.1", "terminate_s": "0.2"}
 PATIENCE_S = 15.0
 
 

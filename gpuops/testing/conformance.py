@@ -7,7 +7,7 @@ An adapter joins with a subclass and one fixture:
         def world(self) -> Iterator[ConformanceWorld]:
             ...
 
-A world wraps the adapter and the cloud behind it, real or pretended. The hooks make the cloud misbehave; only a world on a
+A world wraps the adapter and the cloud behind it. The hooks make the cloud misbehave; only a world on a
 real account (`real_account`) may leave them out, and the tests that need them are skipped there.
 """
 
@@ -29,7 +29,7 @@ STEPS = 60
 """A wait for the cloud looks this many times."""
 
 
-class NotOffered(Exception):
+class NotOfferedError(Exception):
     """This world has no such hook."""
 
 
@@ -59,50 +59,50 @@ class ConformanceWorld:
 
     def lose_answer(self) -> None:
         """The next create is accepted and its answer is lost."""
-        raise NotOffered
+        raise NotOfferedError
 
     def error_after_create(self) -> None:
         """The next create is accepted and answered by a server error."""
-        raise NotOffered
+        raise NotOfferedError
 
     def refuse_capacity(self) -> None:
         """The next create is refused for lack of capacity."""
-        raise NotOffered
+        raise NotOfferedError
 
     def hide_new(self, seconds: float) -> None:
         """Listings show a new rental only after this time."""
-        raise NotOffered
+        raise NotOfferedError
 
     def ignore_terminate(self) -> None:
         """The next terminate is accepted and nothing happens."""
-        raise NotOffered
+        raise NotOfferedError
 
     def gap(self, region: str) -> None:
         """Listings cannot read this region."""
-        raise NotOffered
+        raise NotOfferedError
 
     def unknown_word(self, ref: Ref) -> None:
         """The cloud uses a word for the state of `ref` that the adapter has never seen."""
-        raise NotOffered
+        raise NotOfferedError
 
     def damage_mark(self, ref: Ref) -> None:
         """The check characters in the mark of `ref` fit no more; its nonce can still be read."""
-        raise NotOffered
+        raise NotOfferedError
 
     def foreign(self) -> Ref:
         """A billable that somebody else made."""
-        raise NotOffered
+        raise NotOfferedError
 
     def break_credentials(self) -> None:
         """The credentials are good no more."""
-        raise NotOffered
+        raise NotOfferedError
 
 
 def offered(world: ConformanceWorld, hook: Callable[[], object]) -> None:
     """Call a hook; without it a test on a real account is skipped, and any other fails."""
     try:
         hook()
-    except NotOffered:
+    except NotOfferedError:
         if not world.real_account:
             raise
         pytest.skip("a real account has no such switch")

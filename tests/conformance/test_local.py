@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from gpuops_providers.local import create_volume
+from gpuops_providers.local.cloud import Rental
 from localcloud import LocalCloud
 
 from gpuops.testing.conformance import ConformanceWorld, ProviderConformance
 from gpuops.values import Need, Order, Ref
-from gpuops_providers.local import create_volume
-from gpuops_providers.local.cloud import Rental
 
 
 class LocalWorld(ConformanceWorld):

@@ -168,8 +168,9 @@ class Cloud:
                 raise ProviderError(f"rental {rental_id} does not exist")
             changed = how(rental)
             if changed != rental:
-                self.write_json(self.rental_directory(rental_id) / "record.json", codec.to_json(changed))
+                # Usage first: whoever sees that a rental has ended also finds its bill closed.
                 self.write_usage(_usage_of(changed))
+                self.write_json(self.rental_directory(rental_id) / "record.json", codec.to_json(changed))
             return changed
 
     def prune(self, older_than_s: float) -> None:

@@ -308,6 +308,7 @@ def _without(root: Path, missing: set[str]) -> list[str]:
     """Hide commands: /usr/bin becomes a folder of links to the rest. (Masked ones could still be found.)"""
     farm = root / "usr-bin"
     farm.mkdir(exist_ok=True)
+    farm.chmod(0o755)
     for entry in os.scandir("/usr/bin"):
         if entry.name not in missing and not (farm / entry.name).is_symlink():
             (farm / entry.name).symlink_to(f"/opt/usr-bin/{entry.name}")

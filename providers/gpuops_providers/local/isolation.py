@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
 import shutil
@@ -72,6 +73,7 @@ def plain_login() -> str | None:
     return None if Path(entry.pw_shell).name in ("nologin", "false") else entry.pw_name
 
 
+@functools.cache
 def _probe() -> bool:
     """Whether bubblewrap works here as it will be used."""
     argv = [*base(), "--setenv", "PATH", _TOOLS, "--", *drop(["true"])]

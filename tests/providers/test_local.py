@@ -1,0 +1,488 @@
+"""The local cloud on real processes: what it isolates, what ends a rental, what it says when something was killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from gpuops_providers.local import create_volume, isolation, processes, provider
+from localcloud import LocalCloud
+
+from gpuops import codec
+from gpuops.errors import CredentialsError, ProviderError, Unreadable, UsageError
+from gpuops.values import Created, Order, Ref, Refused, Scope, VolumeUse
+
+CANARY = "canary-9b1f"
+LONG_LIFE = (
+    "tmux -L t -f /dev/null new-session -d -x 200 -y 50 'tail -f /dev/null'; setsid -f tail -f /dev/null >&- 2>&-;"
+)
+
+
+def soon() -> float:
+    return time.time() + 15
+
+
+@pytest.fixture
+def local() -> Iterator[LocalCloud]:
+    cloud = LocalCloud()
+    yield cloud
+    cloud.close()
+
+
+@pytest.fixture(params=["auto", "plain"])
+def either(request: pytest.FixtureRequest) -> Iterator[LocalCloud]:
+    """The best isolation that works here, and the fallback."""
+    cloud = LocalCloud(isolation=request.param)
+    yield cloud
+    cloud.close()
+
+
+@pytest.fixture(scope="module", params=["auto", "plain"])
+def rented(request: pytest.FixtureRequest) -> Iterator[tuple[LocalCloud, Ref]]:
+    """One rental for all tests that only look at it."""
+    cloud = LocalCloud(isolation=request.param)
+    yield cloud, cloud.rent(cloud.order("local.sim-a100-80x2"))
+    cloud.close()
+
+
+def listing_reasons(local: LocalCloud) -> list[str]:
+    return [gap.reason for gap in local.provider.list_billable(Scope(), soon()).gaps]
+
+
+# --- the host
+
+
+def test_a_rental_is_reached_with_its_key_pinned(rented: tuple[LocalCloud, Ref]) -> None:
+    cloud, ref = rented
+    log = cloud.cloud.rental_directory(ref.id) / "sshd.log"
+    logins = log.read_text().count("Accepted publickey")
+    assert cloud.ssh(ref, "echo hello").stdout == "hello\n"
+    assert log.read_text().count("Accepted publickey") == logins + 1
+
+
+def test_a_host_with_another_key_is_not_accepted(local: LocalCloud) -> None:
+    local.faults(own_host_key=True)
+    done = local.ssh(local.rent(), "echo hello", check=False)
+    assert done.returncode == 255
+    assert "Host key verification failed" in done.stderr
+
+
+def test_the_host_says_how_well_it_is_isolated(rented: tuple[LocalCloud, Ref]) -> None:
+    cloud, ref = rented
+    facts = cloud.facts(ref)
+    assert facts["isolation"] == isolation.choose(cloud.config["isolation"])
+    assert facts["simulated"] is True
+    assert facts["published_ports"] == [22]
+
+
+def test_the_device_says_that_it_is_simulated(rented: tuple[LocalCloud, Ref]) -> None:
+    either, ref = rented
+    query = "nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader"
+    assert either.ssh(ref, query).stdout == "NVIDIA A100-SXM4-80GB (simulated), 81920 MiB, 580.95.05\n" * 2
+    assert either.ssh(ref, f"{query},nounits | head -1").stdout.split(", ")[1] == "81920"
+    assert "(simulated)" in either.ssh(ref, "nvidia-smi").stdout
+    assert either.ssh(ref, "nvidia-smi --query-gpu=nonsense --format=csv", check=False).returncode == 2
+
+
+def test_the_hosts_python_has_numpy(rented: tuple[LocalCloud, Ref]) -> None:
+    cloud, ref = rented
+    assert cloud.ssh(ref, "python3 -c 'import numpy; print(numpy.__name__)'").stdout == "numpy\n"
+
+
+def test_bubblewrap_gives_the_host_a_world_of_its_own(rented: tuple[LocalCloud, Ref]) -> None:
+    local, ref = rented
+    if local.facts(ref)["isolation"] == isolation.PLAIN:
+        assert local.ssh(ref, "id -u").stdout.strip() == str(os.getuid()), "the fallback has none, and says so"
+        return
+    lines = local.ssh(
+        ref,
+        "whoami; hostname; id -u; findmnt -no TARGET /workspace; df -P /workspace | tail -1 | awk '{print $6}';"
+        "touch /workspace/a /tmp/a /dev/shm/a /run/a ~/a && echo writable; touch /usr/a 2>/dev/null || echo read-only;"
+        "ls /proc | grep -c '^[0-9]*$'; ls -d /home /boot /srv 2>/dev/null | wc -l",
+    ).stdout.splitlines()
+    assert lines[0] == "root"
+    assert lines[1] == ref.id
+    assert lines[2] != "0"
+    assert lines[3:7] == ["/workspace", "/workspace", "writable", "read-only"]
+    assert int(lines[7]) < 20
+    assert lines[8] == "0"
+
+
+def test_the_callers_environment_stays_outside(local: LocalCloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_CALLER", CANARY)
+    ref = local.rent()
+    if local.facts(ref)["isolation"] == isolation.PLAIN:
+        pytest.skip("without a PID namespace the host sees this machine's processes")
+    seen = local.ssh(ref, f"env; cat /proc/1/environ; cat /proc/[0-9]*/environ | grep -ac {CANARY} || true").stdout
+    assert "GPUOPS_LOCAL_RENTAL=" in seen, (
+        "the environment of the first process must be readable, or this shows nothing"
+    )
+    assert CANARY not in seen
+    keeper = local.cloud.rental(ref.id).keeper.pid  # type: ignore[union-attr]
+    assert CANARY.encode() not in Path(f"/proc/{keeper}/environ").read_bytes()
+
+
+def test_an_awkward_host_is_a_record(local: LocalCloud) -> None:
+    features = {"workspace_mb": 50, "ports": [22, 8080], "missing": ["rsync"], "device": {"memory_mib": 4096}}
+    record = {"id": "local.odd", "device": "NVIDIA L4", "memory_mib": 23034, "per_hour": "0.10", "host": features}
+    (local.directory / "offers.json").write_text(json.dumps([record]))
+    ref = local.rent(local.order("local.odd"))
+    facts = local.facts(ref)
+    assert facts["published_ports"] == [22, 8080]
+    assert "4096" in local.ssh(ref, "nvidia-smi").stdout
+    if facts["isolation"] != isolation.PLAIN:
+        script = "command -v rsync || echo none; command -v tar; df -Pm /workspace | tail -1 | awk '{print $2}'"
+        assert local.ssh(ref, script).stdout.split() == ["none", "/usr/bin/tar", "48"]
+
+
+# --- what ends a rental
+
+
+def test_terminating_ends_tmux_and_setsid_children(either: LocalCloud) -> None:
+    ref = either.rent()
+    either.ssh(ref, LONG_LIFE)
+    before = {pid: processes.identify(pid) for pid in either.processes(ref)}
+    assert len(before) >= 4
+    either.end(ref)
+    assert not [process for process in before.values() if processes.alive(process)]
+    assert either.inspect(ref).reason == "terminated on request"
+
+
+def test_ending_takes_a_moment_and_bills_until_it_is_over(local: LocalCloud) -> None:
+    ref = local.rent()
+    local.provider.terminate(ref, soon())
+    observation = local.inspect(ref)
+    assert (observation.state, observation.bills) == ("ending", ("compute",))
+    local.wait(lambda: local.inspect(ref).state == "terminal")
+    assert local.inspect(ref).bills == ()
+
+
+def test_an_ended_rental_is_shown_for_a_while_and_then_absent(local: LocalCloud) -> None:
+    local.provider = local.adapter(shown_s="0.5")
+    ref = local.rent()
+    local.end(ref)
+    shown = local.provider.list_billable(Scope(("rental",)), soon()).items
+    assert [(item.ref, item.bills) for item in shown] == [(ref, ())]
+    local.wait(lambda: local.inspect(ref).state == "absent")
+    assert local.provider.list_billable(Scope(("rental",)), soon()).items == ()
+    assert [charge.nonce for charge in local.provider.charges(0, soon(), soon())] == [shown[0].nonce]
+
+
+_BUY = """
+import os, signal, sys, time
+from gpuops import codec
+from gpuops.values import Order
+from gpuops_providers.local import provider
+import json
+request = json.load(sys.stdin)
+order = codec.from_json(Order, request["order"])
+made = provider(request["config"], lambda name: None).provision(order, time.time() + 15)
+print(made.ref.id, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def buy_and_die(local: LocalCloud, order: Order) -> str:
+    """Buy from a process that is killed right afterwards."""
+    request = json.dumps({"config": local.config, "order": codec.to_json(order)})
+    done = subprocess.run([sys.executable, "-c", _BUY], input=request, capture_output=True, text=True, timeout=20)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_timer_fires_although_nobody_is_there(either: LocalCloud) -> None:
+    order = either.order(ends_in_s=2.5)
+    rental_id = buy_and_die(either, order)
+    (ref,) = either.listed("rental")
+    assert ref.id == rental_id
+    either.wait(lambda: either.inspect(ref).state == "running")
+    either.ssh(ref, LONG_LIFE)
+    either.wait(lambda: either.inspect(ref).state == "terminal")
+    rental = either.cloud.rental(rental_id)
+    assert rental is not None
+    assert rental.reason == "ended by its own timer"
+    assert rental.ending_since is not None
+    assert 0 <= rental.ending_since - order.ends_at < 0.5
+    assert not either.processes(ref)
+
+
+def test_the_timer_moves_and_an_unreadable_end_leaves_it_alone(local: LocalCloud) -> None:
+    ref = local.rent(local.order(ends_in_s=3600))
+    wanted = float(int(time.time() + 7200))
+    assert local.provider.set_end(ref, wanted, soon()) == wanted
+    (local.cloud.rental_directory(ref.id) / "end.json").write_text('{"ends_at": 17')
+    time.sleep(0.3)
+    assert local.inspect(ref).state == "running"
+    assert local.inspect(ref).ends_at == wanted
+    local.provider.set_end(ref, time.time() + 0.3, soon())
+    local.wait(lambda: local.inspect(ref).state == "terminal")
+    assert local.inspect(ref).reason == "ended by its own timer"
+
+
+def test_a_lock_that_somebody_holds_does_not_stop_the_timer(local: LocalCloud) -> None:
+    ref = local.rent(local.order(ends_in_s=1.5))
+    with local.cloud.lock():
+        local.wait(lambda: not local.processes(ref))
+    local.wait(lambda: local.inspect(ref).state == "terminal")
+
+
+# --- what was killed from outside
+
+
+def test_a_dead_keeper_is_noticed_and_the_rental_goes_on_billing_until_terminated(either: LocalCloud) -> None:
+    ref = either.rent()
+    either.ssh(ref, LONG_LIFE)
+    os.kill(either.cloud.rental(ref.id).keeper.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    either.wait(lambda: either.inspect(ref).ends_at is None)
+    observation = either.inspect(ref)
+    assert (observation.state, observation.bills) == ("running", ("compute",))
+    assert "without a timer" in observation.reason
+    assert either.listed("rental") == [ref]
+    with pytest.raises(ProviderError, match="keeper"):
+        either.provider.set_end(ref, soon(), soon())
+    before = {pid: processes.identify(pid) for pid in either.processes(ref)}
+    either.end(ref)
+    assert not [process for process in before.values() if processes.alive(process)]
+
+
+def test_a_killed_host_exists_no_more(either: LocalCloud) -> None:
+    ref = either.rent()
+    os.kill(either.cloud.rental(ref.id).first.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    either.wait(lambda: either.inspect(ref).state == "terminal")
+    observation = either.inspect(ref)
+    assert (observation.reason, observation.bills) == ("host died", ())
+    (charge,) = either.provider.charges(0, soon(), soon())
+    assert charge.end is not None
+
+
+def test_host_and_keeper_killed_together_are_settled_by_whoever_looks(local: LocalCloud) -> None:
+    ref = local.rent()
+    rental = local.cloud.rental(ref.id)
+    assert rental is not None
+    assert rental.first is not None
+    os.kill(rental.keeper.pid, signal.SIGKILL)
+    os.kill(rental.first.pid, signal.SIGKILL)
+    local.wait(lambda: not processes.alive(rental.first))
+    local.wait(lambda: local.listed("rental") == [])
+    assert local.inspect(ref).reason == "host died"
+
+
+# --- refusals and gaps
+
+
+def test_what_cannot_be_sold_is_refused_and_leaves_nothing(local: LocalCloud) -> None:
+    create_volume("elsewhere", 1, "there", local.directory)
+    wrong_mounts = [VolumeUse(volume, "/data") for volume in ("no-such", "elsewhere", "../../x")]
+    create_volume("good", 1, "here", local.directory)
+    wrong_mounts += [VolumeUse("good", mount) for mount in ("/etc", "/", "relative", "/workspace/../etc")]
+    for order in [local.order(ends_in_s=-1), *(local.order(volumes=(use,)) for use in wrong_mounts)]:
+        answer = local.provider.provision(order, soon())
+        assert isinstance(answer, Refused), order.volumes
+        assert answer.kind == "invalid"
+    assert local.listed("rental") == []
+
+
+def test_a_price_that_rose_is_refused(local: LocalCloud) -> None:
+    order = local.order()
+    record = {"id": "local.sim-l4", "device": "NVIDIA L4", "memory_mib": 23034, "per_hour": "0.11"}
+    (local.directory / "offers.json").write_text(json.dumps([record]))
+    answer = local.provider.provision(order, soon())
+    assert isinstance(answer, Refused)
+    assert answer.kind == "price"
+
+
+def test_two_buyers_of_the_last_one_get_one(local: LocalCloud) -> None:
+    record = {"id": "local.rare", "device": "NVIDIA L4", "memory_mib": 23034, "per_hour": "0.10", "capacity": 1}
+    (local.directory / "offers.json").write_text(json.dumps([record]))
+    answers: list[Created | Refused] = []
+    orders = [local.order("local.rare") for _ in range(3)]
+    buyers = [
+        threading.Thread(target=lambda order=order: answers.append(local.provider.provision(order, soon())))
+        for order in orders
+    ]
+    for buyer in buyers:
+        buyer.start()
+    for buyer in buyers:
+        buyer.join()
+    assert sorted(type(answer).__name__ for answer in answers) == ["Created", "Refused", "Refused"]
+    assert len(local.listed("rental")) == 1
+
+
+def test_a_record_that_cannot_be_read_is_a_gap_and_not_an_absence(local: LocalCloud) -> None:
+    ref = local.provision()
+    local.wait(lambda: local.inspect(ref).state == "running")
+    good = (local.cloud.rental_directory(ref.id) / "record.json").read_text()
+    for damage in ("{", "{}", '{"id": 1}', good.replace(ref.id, "r-0000000000"), ""):
+        (local.cloud.rental_directory(ref.id) / "record.json").write_text(damage)
+        assert any(ref.id in reason for reason in listing_reasons(local)), damage
+        with pytest.raises(Unreadable):
+            local.inspect(ref)
+    (local.cloud.rental_directory(ref.id) / "record.json").write_text(good)
+    assert listing_reasons(local) == []
+
+
+def test_a_wrong_token_and_another_account_are_never_an_absence(local: LocalCloud) -> None:
+    ref, order = local.provision(), local.order()
+    with pytest.raises(ProviderError, match="account"):
+        local.adapter(account="second").inspect(ref, soon())
+    assert local.adapter(account="second").list_billable(Scope(), soon()).items == ()
+    (local.directory / "tokens.json").write_text(json.dumps({"default": "right"}))
+    local.secrets["LOCAL_TOKEN"] = "wrong"
+    with pytest.raises(CredentialsError):
+        local.inspect(ref)
+    answer = local.provider.provision(order, soon())
+    assert isinstance(answer, Refused)
+    assert answer.kind == "account"
+    local.secrets["LOCAL_TOKEN"] = "right"
+    assert local.inspect(ref).bills
+
+
+def test_settings_that_nobody_knows_are_refused() -> None:
+    with pytest.raises(UsageError, match="directroy"):
+        provider({"directroy": "/x"}, lambda name: None)
+
+
+def test_a_server_error_is_an_error_once(local: LocalCloud) -> None:
+    local.faults(error={"list": 1})
+    with pytest.raises(ProviderError):
+        local.listed()
+    assert local.listed() == []
+
+
+# --- volumes
+
+
+def test_a_volume_outlives_rentals_and_shows_who_it_is(local: LocalCloud, tmp_path: Path) -> None:
+    volume = create_volume("data", 20, "here", local.directory)
+    mount = "/data" if isolation.choose("auto") != isolation.PLAIN else str(tmp_path / "data")
+    use = VolumeUse("data", mount)
+    first = local.rent(local.order(volumes=(use,)))
+    (fact,) = local.facts(first)["volumes"]
+    assert (fact["id"], fact["uuid"], fact["mount"]) == ("data", volume.uuid, mount)
+    assert json.loads(local.ssh(first, f"cat {fact['identity_file']}").stdout)["uuid"] == volume.uuid
+    local.ssh(first, f"echo kept > {mount}/file")
+    refused = local.provider.provision(local.order(volumes=(use,)), soon())
+    assert isinstance(refused, Refused)
+    assert first.id in refused.reason
+    (ref,) = local.listed("volume")
+    with pytest.raises(ProviderError, match="in use"):
+        local.provider.terminate(ref, soon())
+    local.end(first)
+    second = local.rent(local.order(volumes=(use,)))
+    assert local.ssh(second, f"cat {mount}/file").stdout == "kept\n"
+    local.end(second)
+    assert local.listed() == [ref]
+    for _ in range(2):
+        local.provider.terminate(ref, soon())
+    assert local.listed() == []
+    assert local.inspect(ref).state == "absent"
+
+
+def test_a_volume_has_its_price_per_hour(local: LocalCloud) -> None:
+    create_volume("data", 730, "here", local.directory)
+    (item,) = local.provider.list_billable(Scope(("volume",)), soon()).items
+    assert round(item.rate.amount, 9) == Decimal("0.05")
+    assert item.bills == ("storage",)
+
+
+# --- the console, and an ordinary user
+
+
+def console(local: LocalCloud, *argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpuops_providers.local", *argv, "--directory", str(local.directory)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=40)
+
+
+def test_the_console_makes_volumes_lists_and_ends_everything(local: LocalCloud) -> None:
+    assert console(local, "volume", "create", "disk", "--gb", "5").returncode == 0
+    assert console(local, "volume", "create", "disk", "--gb", "5").returncode == 2
+    ref = local.rent()
+    listed = [json.loads(line) for line in console(local, "list").stdout.splitlines()]
+    assert [(line["kind"], line["id"]) for line in listed] == [("rental", ref.id), ("volume", "disk")]
+    assert console(local, "terminate-all").returncode == 0
+    assert [ref.kind for ref in local.listed()] == ["volume"]
+
+
+_ORDINARY = """
+set -e
+work=$1 wanted=$2 uid=61234; shift 2
+cp /etc/passwd "$work/passwd"
+echo "ordinary:x:$uid:$uid::$work:/bin/bash" >> "$work/passwd"
+mount --bind "$work/passwd" /etc/passwd
+# What lies in root's home is shown to the ordinary user too, in this mount namespace only.
+n=0
+for path in "$@"; do n=$((n + 1)); mkdir "$work/m$n"; mount --rbind "$path" "$work/m$n"; done
+mount -t tmpfs -o mode=755 tmpfs /root
+n=0
+for path in "$@"; do
+  n=$((n + 1))
+  case $path in /root/*) mkdir -p "$path"; mount --rbind "$work/m$n" "$path" ;; esac
+done
+cd "$work"
+exec env -i PATH="$PATH" HOME="$work" PYTHONPATH="$ROOTS" TMPDIR="$work/t" \\
+  setpriv --reuid $uid --regid $uid --clear-groups "$PYTHON" -c "$LIFE" "$wanted"
+"""
+
+_LIFE = """
+import json, sys
+from localcloud import LocalCloud
+from gpuops_providers.local import isolation, processes
+local = LocalCloud(isolation=sys.argv[1])
+try:
+    ref = local.rent()
+    local.ssh(ref, "setsid -f tail -f /dev/null >&- 2>&-")
+    facts, who = local.facts(ref), local.ssh(ref, "id -u; nvidia-smi -L; python3 -c 'import numpy; print(1)'").stdout
+    before = [processes.identify(pid) for pid in local.processes(ref)]
+    local.end(ref)
+    left = [process.pid for process in before if processes.alive(process)]
+    print(json.dumps([facts["isolation"], isolation.choose(sys.argv[1]), who, len(before), left]))
+finally:
+    local.close()
+"""
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """A folder that every user can reach; pytest's own cannot be."""
+    path = Path(tempfile.mkdtemp(prefix="gpuops-ordinary-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "plain"])
+def test_an_ordinary_user_rents_too(scratch: Path, wanted: str) -> None:
+    if os.getuid() != 0:
+        pytest.skip("this user is an ordinary one: every other test here shows it")
+    root = Path(__file__).resolve().parents[2]
+    (scratch / "t").mkdir()
+    (scratch / "t").chmod(0o777)
+    paths = sorted({sys.base_prefix, sys.prefix, str(root)})
+    outer = [p for p in paths if not any(p != q and p.startswith(q + "/") for q in paths)]
+    known = {
+        "PATH": os.environ["PATH"],
+        "PYTHON": sys.executable,
+        "ROOTS": os.pathsep.join([str(root), str(root / "providers"), str(root / "tests")]),
+        "LIFE": _LIFE,
+    }
+    command = ["unshare", "--mount", "bash", "-c", _ORDINARY, "ordinary", str(scratch), wanted, *outer]
+    done = subprocess.run(command, env=known, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said, chosen, who, count, left = json.loads(done.stdout)
+    assert said == chosen
+    assert said != "bubblewrap"
+    lines = who.splitlines()
+    assert lines[0] == "61234"
+    assert "(simulated)" in lines[1]
+    assert lines[2] == "1"
+    assert count >= 2
+    assert left == []
