@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuops.errors import JournalError, Stale
-from gpuops.values import Event, Record, RunId, Time
+from gpuops.records import Event, Record, RunId, Time
 
 MIGRATIONS: tuple[str, ...] = (
     # version 1

@@ -241,8 +241,6 @@ _TELLERS: dict[str, Any] = {
 
 def status_lines(runs: list[dict[str, Any]]) -> list[str]:
     """The `status` document as text."""
-    if not runs:
-        return ["No runs. Nothing of ours bills as far as this journal knows; `gpuops reconcile` asks the providers."]
     rows = [
         (r["id"], r["phase"] + (f" ({r['outcome']})" if r["outcome"] else ""), _amount(r["spent"]), _amount(r["cap"]),
          r["deadline"], r["limit"], ", ".join(r["may_bill"]) or "nothing")

@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-Time = float
-PurchaseId = str
-RunId = str
+# `as`: the words of the journal are handed on, since everybody else takes all words from here
+from gpuops.records import Event as Event
+from gpuops.records import PurchaseId as PurchaseId
+from gpuops.records import Record as Record
+from gpuops.records import RunId as RunId
+from gpuops.records import Time as Time
 
 # --- money ---------------------------------------------------------------------------------------------------------
 
@@ -434,27 +437,3 @@ class Copied:
     path: str
     bytes: int
     digest: str
-
-
-# --- the journal's records ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """A wish, a decision or a fact. `data` holds JSON values only."""
-
-    kind: str
-    data: dict[str, Any] = field(default_factory=dict)
-    purchase: PurchaseId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An event in the journal: `at` is money time, `wall` this computer's clock."""
-
-    run: RunId
-    seq: int
-    event: Event
-    decision: bool
-    at: Time
-    wall: Time

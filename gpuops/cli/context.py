@@ -7,21 +7,21 @@ import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuops.cli.home import Home, find_home
 from gpuops.cli.interrupts import Interrupts
 from gpuops.cli.output import Printer, write_bug
-from gpuops.credentials import Credentials, Redactor
 from gpuops.errors import UsageError
-from gpuops.fold import fold
 from gpuops.journal import SqliteJournal
-from gpuops.locks import FileLocks
-from gpuops.notify import FileLog
-from gpuops.ports import Ports
-from gpuops.provider import Provider
-from gpuops.state import RunState
-from gpuops.values import RunId
+
+if TYPE_CHECKING:
+    from gpuops.credentials import Credentials, Redactor
+    from gpuops.locks import FileLocks
+    from gpuops.ports import Clock, Ports
+    from gpuops.provider import Provider
+    from gpuops.records import RunId
+    from gpuops.state import RunState
 
 
 class LazyKeyring:
@@ -53,7 +53,6 @@ class App:
 
     home: Home
     printer: Printer
-    redactor: Redactor = field(default_factory=Redactor)
     interrupts: Interrupts = field(default_factory=Interrupts)
     _providers: dict[str, Provider] = field(default_factory=dict)
 
@@ -63,17 +62,28 @@ class App:
         return SqliteJournal(self.home.journal)
 
     @cached_property
+    def redactor(self) -> Redactor:
+        """Keeps secrets out of what is printed and written."""
+        from gpuops.credentials import Redactor
+
+        return Redactor()
+
+    @cached_property
     def credentials(self) -> Credentials:
         """Environment, then keyring."""
+        from gpuops.credentials import Credentials
+
         return Credentials(os.environ, LazyKeyring(), self.redactor)
 
     @cached_property
     def locks(self) -> FileLocks:
         """Advisory locks."""
+        from gpuops.locks import FileLocks
+
         return FileLocks(self.home.runs)
 
     @cached_property
-    def clock(self) -> Any:
+    def clock(self) -> Clock:
         """Money time of this process."""
         from gpuops.clock import MoneyClock
 
@@ -91,6 +101,8 @@ class App:
     @cached_property
     def ports(self) -> Ports:
         """The real ports."""
+        from gpuops.notify import FileLog
+        from gpuops.ports import Ports
         from gpuops.ssh import SshHost
         from gpuops.store import LocalStore
 
@@ -114,6 +126,8 @@ class App:
 
     def state(self, run: RunId) -> RunState:
         """The state of a run; reads the journal only."""
+        from gpuops.fold import fold
+
         state = fold(self.journal.records(run))
         if state is None:
             raise UsageError(f"no run {run!r}", next_command="gpuops status")

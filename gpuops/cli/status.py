@@ -12,6 +12,11 @@ from gpuops.cli.options import Json, MaybeRun, command_app
 
 app = command_app()
 
+NOTHING = (
+    "No open runs (--all shows closed ones). Nothing of ours bills as far as this journal knows.",
+    "  next: gpuops reconcile   (asks the providers)",
+)
+
 
 @app.command()
 def status(
@@ -25,19 +30,20 @@ def status(
 
     Example: gpuops status --json
     """
+    context = make_app(as_json=json)
+    if run is None and not (context.home.journal.exists() and context.journal.runs(open_only=not every)):
+        if json:
+            context.printer.document({"runs": []})
+        else:
+            context.printer.lines(NOTHING)
+        return
+    # only now: most of the time that this command takes is importing
+    from gpuops.render import status_lines
     from gpuops.report import status_line
 
-    context = make_app(as_json=json)
-    if run is not None:
-        states = [context.find(run)]
-    elif not context.home.journal.exists():
-        states = []
-    else:
-        states = context.states(open_only=not every)
+    states = [context.find(run)] if run is not None else context.states(open_only=not every)
     document = {"runs": [status_line(s, time.time()) for s in states]}
     if json:
         context.printer.document(document)
-        return
-    from gpuops.render import status_lines
-
-    context.printer.lines(status_lines(document["runs"]))
+    else:
+        context.printer.lines(status_lines(document["runs"]))
