@@ -68,8 +68,7 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
     if rental.doubtful:
         if s.preflight_final:
             return f"the create call's outcome is unknown, and no other is possible: {s.preflight_problem}"
-        bound = _doubt_ends(rental, policy)
-        return "the create call's outcome stayed unknown" if now >= bound else ""
+        return "the create call's outcome stayed unknown" if now >= _doubt_ends(rental, policy) else ""
     for name in ("check_host", "transfer", "launch"):
         failed = s.failures(name, rental.id)
         if failed and failed.final and s.spec.checks.on_failure == "down":
@@ -116,11 +115,10 @@ def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:
         return Wait(*ahead[0]) if s.limit > now else None
     if rental is None:
         ahead += [(s.wanted_at + policy.allocate_s, "buying")] if s.wanted != "nothing" else []
-        due = min((a for a in ahead if a[0] > now), default=None)
-        return Wait(*due) if due else None
-    bounds = [(_doubt_ends(rental, policy), "the search")] if rental.doubtful else _bounds(s, rental, policy)
-    ahead += [(s.teardown_at(policy), "the start of teardown"), *bounds]
-    if rental.work.outcome and s.spec.teardown.when == "ended":
+    else:
+        bounds = [(_doubt_ends(rental, policy), "the search")] if rental.doubtful else _bounds(s, rental, policy)
+        ahead += [(s.teardown_at(policy), "the start of teardown"), *bounds]
+    if rental is not None and rental.work.outcome and s.spec.teardown.when == "ended":
         ahead.append(((rental.work.ended_at or now) + s.spec.teardown.keep_failed_s, "the end of keep_failed"))
-    due = min((a for a in ahead if a[0] > now), default=None)
-    return Wait(*due) if due else None
+    following = min((a for a in ahead if a[0] > now), default=None)
+    return Wait(*following) if following else None
