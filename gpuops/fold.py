@@ -174,6 +174,7 @@ def _attempted(s: RunState, r: Record) -> RunState:
 
 
 _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
+    "recalled": lambda s, r: replace(s, spec=from_json(Spec, r.event.data["spec"])),
     "wanted": _wanted,
     "approved": _approved,
     "preflight": _preflight,

@@ -1,4 +1,4 @@
-"""Reconciliation: what the provider lists against what the journal knows. Lists theirs, lists ours, names both differences."""
+"""Reconciliation: what the provider lists against what the journal knows, in both directions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from gpuops.codec import to_json
 from gpuops.hits import judge
 from gpuops.marks import new_nonce
 from gpuops.policy import Policy
-from gpuops.state import MAY_BILL, Purchase, RunState
+from gpuops.state import MAY_BILL, Purchase, RunState, host_deadline
 from gpuops.steps import fact
 from gpuops.values import (
     Billable,
+    Check,
     Checks,
     Created,
     Device,
@@ -21,6 +22,7 @@ from gpuops.values import (
     Mark,
     Money,
     Need,
+    Observation,
     Offer,
     Outputs,
     RunId,
@@ -90,16 +92,28 @@ def _known(item: Billable, s: RunState, p: Purchase, now: Time) -> Line:
     return Line(item, "orphaned", s.run, p.id, f"the journal says {p.life}, but it bills")
 
 
-def adopt(item: Billable, spec: Spec, now: Time, seed: bytes, *, launched: bool) -> tuple[RunId, tuple[Event, ...]]:
+@dataclass(frozen=True)
+class Found:
+    """What a look at a rental to be adopted found. `boot_id` is empty where its training could not be asked."""
+
+    observation: Observation
+    fingerprint: str = ""
+    route: str = ""
+    boot_id: str = ""
+
+
+def adopt(
+    item: Billable, spec: Spec, now: Time, seed: bytes, *, launched: bool, found: Found | None = None
+) -> tuple[RunId, tuple[Event, ...]]:
     """Events that rebuild a run from what a rental carries: its mark, and the spec that its host kept.
 
-    The rental is taken on as it is; nothing is bought for an adopted run. `launched`: training may have written something,
-    so that it ends only after a verified copy.
+    The rental is taken on as it is; nothing is bought for an adopted run. `launched`: training may have written
+    something, so that it ends only after a verified copy.
     """
     mark = item.mark or Mark("adopted", item.nonce, spec.owner, now)
     offer = Offer(
-        "adopted", item.ref.provider, item.ref.account, item.ref.region, item.ref.kind, Device("", 0, 0), item.rate, 1, now,
-        "listing",
+        "adopted", item.ref.provider, item.ref.account, item.ref.region, item.ref.kind, Device("", 0, 0), item.rate, 1,
+        now, "listing",
     )  # fmt: skip
     limit = mark.limit_at
     planned = fact(
@@ -112,17 +126,27 @@ def adopt(item: Billable, spec: Spec, now: Time, seed: bytes, *, launched: bool)
     )  # fmt: skip
     created = fact("created", "p1", created=to_json(Created(item.ref, item.since, item.rate)), via="search")
     events = [planned, intended, created]
+    if found is not None:
+        events.append(fact("observed", "p1", observation=to_json(found.observation)))
+    if found is not None and found.fingerprint:
+        key = Check("host key", found.fingerprint, found.fingerprint, True)
+        events.append(fact("pinned", "p1", fingerprint=found.fingerprint, route=found.route))
+        events.append(fact("checked", "p1", checks=[to_json(key)], facts={}, boot_id=found.boot_id))
     if launched:
         events += [fact("launching", "p1"), fact("layer", "p1", name="mark", grade="read back", at=limit)]
+    if launched and found is not None and found.boot_id:
+        at = host_deadline(limit - spec.hold_s, spec.train.grace_s)
+        events.append(fact("launched", "p1", boot_id=found.boot_id))
+        events.append(fact("layer", "p1", name="host deadline", grade="declared", at=at))
     return mark.run, tuple(events)
 
 
-def blind_spec(item: Billable, owner: str) -> Spec:
+def blind_spec(item: Billable, owner: str, destination: str = "/nonexistent") -> Spec:
     """A spec for a rental of which nothing but the mark is known: enough to end it and to prove that it is gone."""
     return Spec(
         name=(item.mark.run if item.mark else "adopted")[:40], owner=owner, provider=item.ref.provider, need=Need(""),
         image="", disk_gb=0, volumes=(), checks=Checks(), transfers=(), max_total_bytes=0, inputs_sha256="", env=(),
-        secrets=(), train=Train((), "/"), outputs=Outputs("/", "/nonexistent", mirror=False),
+        secrets=(), train=Train((), "/"), outputs=Outputs("/nonexistent", destination, mirror=False),
         cap=Money(item.rate.amount * 0, item.rate.currency), deadline_s=0, deadline_at=0, hold_s=0, setup_s=0,
         teardown=Teardown(),
     )  # fmt: skip

@@ -130,6 +130,17 @@ class Host(Protocol):
         """
         ...
 
+    def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
+        """The spec that `launch` left on the host; None when nothing of this run was ever launched there.
+
+        Raises `HostError` when something was launched and its record cannot be read: it may hold work.
+        """
+        ...
+
+    def shell(self, run: RunId, endpoint: Endpoint) -> list[str]:
+        """The command that gives a person a shell on the host. Touches no network."""
+        ...
+
     def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
         """What the supervisor says; `missing` when none of this run was ever started on this boot."""
         ...

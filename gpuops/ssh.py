@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuops import argv, hostchecks, names, sending
-from gpuops.codec import from_json
+from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for
 from gpuops.ports import Clock, HostFacts, Progress
@@ -126,12 +126,23 @@ class SshHost:
             "run": run, "argv": list(train.argv), "workdir": train.workdir, "outputs": spec.outputs.directory,
             "env": dict(spec.env), "wall_clock_s": train.wall_clock_s, "grace_s": train.grace_s, "resume": resume,
             "resume_argument": train.resume_argument, "max_updates": train.max_updates, "max_tokens": train.max_tokens,
+            "spec": to_json(spec),
         }  # fmt: skip
         request = {
             "plan": plan, "supervisor": supervisor_source(), "secrets": dict(secrets), "deadline": deadline,
             "avoid": [v.mount for v in spec.volumes],
         }  # fmt: skip
         return str(self._connection(run, endpoint).call("start", request, until)["boot_id"])
+
+    def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
+        """Read back what was planned, from the host's own record of the run."""
+        answer = self._connection(run, endpoint).call("recall", {"run": run}, until)
+        if not answer["launched"]:
+            return None
+        try:
+            return from_json(Spec, answer["spec"])
+        except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
+            raise HostError(f"the host's record of what was planned cannot be read: {type(error).__name__}") from error
 
     def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
         """Ask the supervisor's record and the output directory."""
@@ -237,7 +248,8 @@ class SshHost:
             raise HostKeyMismatch(
                 "no host key is pinned for this run: nothing is sent to a host that proved nothing"
             ) from error
-        if line != argv.known_hosts_line(endpoint, " ".join(line.split()[1:3])):
+        pinned = " ".join(line.split()[1:3])
+        if not _PUBLIC.fullmatch(pinned) or line != argv.known_hosts_line(endpoint, pinned):
             raise HostKeyMismatch(
                 f"the pinned host key is for another address than {endpoint.host} port {endpoint.port}"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +13,14 @@ from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
 from gpuops.cli.options import Json, Yes, command_app
 from gpuops.cli.start import read_manifest
-from gpuops.errors import GpuopsError, HostError, UsageError
+from gpuops.errors import GpuopsError, HostError, HostKeyMismatch, UsageError
 from gpuops.guard import take_on
+from gpuops.inventory import Found, blind_spec
 from gpuops.inventory import adopt as rebuild
-from gpuops.inventory import blind_spec
+from gpuops.provider import TellsHostKey
 from gpuops.registry import names as installed
-from gpuops.values import Billable, RunId, Scope, Spec
+from gpuops.report import rfc3339
+from gpuops.values import Billable, Endpoint, RunId, Scope, Spec, Time
 
 app = command_app()
 
@@ -33,13 +36,19 @@ def adopt(
     manifest: Annotated[
         Path | None, typer.Option(help="The run's manifest, where the host no longer tells what was planned.")
     ] = None,
+    first_use: Annotated[
+        bool,
+        typer.Option(
+            "--trust-on-first-use", help="Trust the host key as presented, where neither mark nor provider tells it."
+        ),
+    ] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """Take on rentals that carry our mark and that this journal does not know.
 
-    Losing the journal loses history, never money and never access: the mark names run and limit, the host keeps what was
-    planned. Access needs a key in config.toml under [ssh]: authorized_keys when renting, identity_file here.
+    Losing the journal loses history, never money and never access: the mark names run and limit, the host keeps what
+    was planned. Access needs a key in config.toml under [ssh]: authorized_keys when renting, identity_file here.
 
     Example: gpuops adopt --provider local
     """
@@ -60,7 +69,7 @@ def adopt(
             if item.mark is None or item.damaged or item.nonce in known or not item.bills:
                 continue
             if run is None or item.mark.run.startswith(run):
-                taken += _take(context, item, manifest, yes=yes)
+                taken += _take(context, item, manifest, yes=yes, first_use=first_use)
     if json:
         context.printer.document({"adopted": taken, "gaps": gaps})
     context.printer.lines(f"NOT PROVED: {gap}" for gap in gaps)
@@ -72,7 +81,7 @@ def adopt(
     raise typer.Exit(3 if gaps else 0)
 
 
-def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool) -> list[RunId]:
+def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, first_use: bool) -> list[RunId]:
     mark = item.mark
     if mark is None:
         return []
@@ -81,38 +90,73 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool) -> 
     ):
         raise UsageError("Not approved: nothing was adopted.", next_command="gpuops adopt --yes")
     _place_identity(context, mark.run)
-    spec, launched, problem = _what_was_planned(context, item, manifest)
-    run, events = rebuild(item, spec, context.clock.now(), context.ports.random_bytes(8), launched=launched)
+    found, spec, problem = _look(context, item, first_use=first_use)
+    # what cannot be asked may still hold work: it ends only after a copy or at its limit
+    launched = spec is not None or bool(problem)
+    if manifest is not None:
+        spec = replace(read_manifest(manifest, context.clock.now()), owner=mark.owner)
+    run, events = rebuild(
+        item,
+        spec or blind_spec(item, "", str(context.home.runs / mark.run / "copies")),
+        context.clock.now(),
+        context.ports.random_bytes(8),
+        launched=launched,
+        found=found,
+    )
     take_on(run, events, context.ports)
-    context.printer.line(f"Adopted {run}: {item.ref}, limit {mark.limit_at:.0f}" + (f"; {problem}" if problem else ""))
+    context.printer.line(f"Adopted {run}: {item.ref}. It bills; limit {rfc3339(mark.limit_at)}.")
+    if problem:
+        context.printer.line(
+            f"  the host does not tell what was planned ({problem}); it is held until its limit, "
+            f'or: gpuops down {run} --force-unverified "reason"'
+        )
+    elif launched and spec is not None:
+        context.printer.line(
+            f"  training was launched on it; its checkpoints will be copied to {spec.outputs.destination}"
+        )
+    else:
+        context.printer.line("  nothing was launched on it")
     return [run]
 
 
-def _what_was_planned(context: App, item: Billable, manifest: Path | None) -> tuple[Spec, bool, str]:
-    """The spec of the rental's run: from the manifest, else from the host, else only what the mark tells.
-
-    What cannot be read may still hold work: it is taken as launched, so that it ends only after a copy or at its limit.
-    """
-    if manifest is not None:
-        return read_manifest(manifest, context.clock.now()), True, ""
-    ports, now = context.ports, context.clock.now()
-    until = now + context.home.policy.call_s
+def _look(context: App, item: Billable, *, first_use: bool) -> tuple[Found | None, Spec | None, str]:
+    """What provider and host tell: (what was found, the spec of what was launched there, why it cannot be told)."""
+    ports, now, found = context.ports, context.clock.now(), None
+    run, until = item.mark.run if item.mark else "", now + context.home.policy.call_s
     try:
         seen = context.provider(item.ref.provider).inspect(item.ref, until)
-        if seen.endpoint is None or item.mark is None:
+        found = Found(seen)
+        if seen.endpoint is None:
             raise HostError("the rental has no address")
-        presented = ports.host.scan(item.mark.run, seen.endpoint, until)
-        fingerprint = ports.host.pin(item.mark.run, seen.endpoint, presented)
-        if item.mark.host_key and fingerprint != item.mark.host_key:
-            raise HostError(f"the host presents {fingerprint}, the mark says {item.mark.host_key}")
-        spec = ports.host.recall(item.mark.run, seen.endpoint, until)
+        fingerprint, route = _pin(context, item, seen.endpoint, until, first_use=first_use)
+        found = Found(seen, fingerprint, route)
+        spec = ports.host.recall(run, seen.endpoint, until)
+        if spec is None:
+            return found, None, ""
+        status = ports.host.status(run, seen.endpoint, spec, until)
+        return Found(seen, fingerprint, route, status.boot_id if status.phase != "missing" else ""), spec, ""
     except GpuopsError as error:
-        return (
-            blind_spec(item, ""),
-            True,
-            f"the host does not tell what was planned ({error.message}); held until its limit",
-        )
-    return (spec, True, "") if spec is not None else (blind_spec(item, ""), False, "nothing was launched on it")
+        return found, None, error.message
+    finally:
+        ports.host.close(run)
+
+
+def _pin(context: App, item: Billable, endpoint: Endpoint, until: Time, *, first_use: bool) -> tuple[str, str]:
+    """Pin the presented key when mark or provider vouch for it, or the user does. Returns (fingerprint, route)."""
+    from gpuops.ssh import fingerprint
+
+    provider = context.provider(item.ref.provider)
+    expected, route = (item.mark.host_key if item.mark else ""), "mark"
+    if not expected and isinstance(provider, TellsHostKey):
+        expected, route = provider.host_key(item.ref, until) or "", "provider"
+    run = item.mark.run if item.mark else ""
+    presented = context.ports.host.scan(run, endpoint, until)
+    seen = fingerprint(presented)
+    if expected and seen != expected:
+        raise HostKeyMismatch(f"the host presents the key {seen}, the {route} says {expected}")
+    if not expected and not first_use:
+        raise HostError(f"nobody vouches for its host key {seen}: add --trust-on-first-use to accept it")
+    return context.ports.host.pin(run, endpoint, presented), route if expected else "first use"
 
 
 def _place_identity(context: App, run: RunId) -> None:

@@ -24,5 +24,5 @@ def ssh(run: MaybeRun = None) -> None:
     rental = state.rental
     if rental is None or rental.endpoint is None or not rental.work.fingerprint:
         raise UsageError(f"run {state.run} has no checked host", next_command=f"gpuops status {state.run}")
-    command = context.ports.host.shell(state.run, rental.endpoint)  # type: ignore[attr-defined]
+    command = context.ports.host.shell(state.run, rental.endpoint)
     os.execvp(command[0], command)

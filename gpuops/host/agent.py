@@ -66,6 +66,17 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         os.close(lock)
 
 
+def recall(request: dict[str, Any]) -> dict[str, Any]:
+    """What was planned for this run, from its record on this host; for somebody who lost the journal."""
+    state = host_facts.find_state(request["run"])
+    if state is None:
+        return {"launched": False, "spec": None}
+    plan = read_json(os.path.join(state, "run.json"))
+    if not isinstance(plan, dict) or not isinstance(plan.get("spec"), dict):
+        raise RefusedError("this run was launched here, but its record cannot be read")
+    return {"launched": True, "spec": plan["spec"]}
+
+
 def status(request: dict[str, Any]) -> dict[str, Any]:
     """What the supervisor and the output directory say; cheap enough to be asked every few seconds."""
     state = host_facts.find_state(request["run"])
@@ -194,6 +205,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "sums": sums,
     "prepare": prepare,
     "start": start,
+    "recall": recall,
     "status": status,
     "deadline": deadline,
     "stop": sealing.stop,

@@ -35,6 +35,11 @@ def _seal(ports: Ports, s: RunState, do: Do, late: bool) -> tuple[Event, ...]:
         try:
             if p.endpoint is None:
                 raise HostError("the rental has no address")
+            if not s.spec.train.argv:
+                # adopted while its host did not tell what runs there: sealing blindly would find nothing and lose it
+                spec = ports.host.recall(s.run, p.endpoint, do.until)
+                if spec is not None:
+                    return (fact("recalled", p.id, spec=to_json(spec)),)
             sealed = ports.host.seal(s.run, p.endpoint, s.spec, do.until)
         except HostError as error:
             failed = attempted("seal", error.message, p.id)
