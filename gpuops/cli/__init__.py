@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from typing import Any
@@ -63,6 +62,8 @@ class LazyGroup(TyperGroup):
         """Find the command, and guess what was meant when there is none."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
+            import difflib
+
             near = difflib.get_close_matches(name, COMMANDS, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             ctx.fail(f"No such command '{name}'.{hint}")

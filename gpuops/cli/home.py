@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +38,8 @@ class Home:
     @property
     def runtime(self) -> Path:
         """A short path for control sockets: ssh accepts about 90 characters."""
+        import tempfile
+
         base = os.environ.get("XDG_RUNTIME_DIR") or ""
         if not base or len(base) > 40 or not os.access(base, os.W_OK):
             base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp"
@@ -55,10 +55,7 @@ def find_home(environ: Mapping[str, str]) -> Home:
 
         path = Path(platformdirs.user_data_dir("gpuops", appauthor=False))
     file = path / "config.toml"
-    try:
-        data: dict[str, Any] = tomllib.loads(file.read_text()) if file.exists() else {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
+    data = _read(file) if file.exists() else {}
     if wrong := sorted(set(data) - set(CONFIG_TABLES)):
         raise UsageError(f"{file}: unknown table {', '.join(wrong)}; known: {', '.join(CONFIG_TABLES)}")
     try:
@@ -74,3 +71,12 @@ def find_home(environ: Mapping[str, str]) -> Home:
         identity_file=str(ssh.get("identity_file", "")),
         guard=bool(data.get("guard", {}).get("start", True)),
     )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{file}: {error}") from None

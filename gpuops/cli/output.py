@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
-import time
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
@@ -69,6 +66,10 @@ def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
 
 def write_bug(what: str, error: BaseException, folder: Path | None = None) -> str:
     """Write a traceback without local values to a file that only the user can read, and return its path."""
+    import tempfile
+    import time
+    import traceback
+
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n" + "".join(
         traceback.format_exception(type(error), error, error.__traceback__)
     )
