@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +12,7 @@ from gpuops.marks import new_nonce
 from gpuops.policy import Policy
 from gpuops.state import MAY_BILL, Purchase, RunState, host_deadline
 from gpuops.steps import fact
+from gpuops.units import instant
 from gpuops.values import (
     Billable,
     Check,
@@ -19,6 +20,7 @@ from gpuops.values import (
     Created,
     Device,
     Event,
+    Gap,
     Mark,
     Money,
     Need,
@@ -57,6 +59,22 @@ def unlisted(items: Iterable[Billable], states: Iterable[RunState]) -> tuple[tup
     """Purchases that may bill and that no listing shows: the other difference."""
     refs = {item.ref for item in items}
     return tuple((s, p) for s in states for p in s.may_bill if p.ref not in refs)
+
+
+def known_gap(provider: str, gap: Gap, known: Iterable[Mapping[str, str]], now: Time) -> bool:
+    """Whether the user has said that this gap is known; an expired word no longer counts."""
+    for word in known:
+        fits = all(
+            word.get(key, "*") in ("*", value)
+            for key, value in (("provider", provider), ("region", gap.region), ("kind", gap.kind))
+        )
+        try:
+            until = instant(word.get("until", ""))
+        except ValueError:
+            continue
+        if fits and word.get("reason") and now < until:
+            return True
+    return False
 
 
 def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> Line:

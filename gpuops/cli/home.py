@@ -24,6 +24,8 @@ class Home:
     authorized_keys: tuple[str, ...] = ()
     identity_file: str = ""
     guard: bool = True
+    known_gaps: tuple[Mapping[str, str], ...] = ()
+    """Gaps in listings that the user knows, each with provider, region, kind, reason and until."""
 
     @property
     def journal(self) -> Path:
@@ -69,6 +71,7 @@ def find_home(environ: Mapping[str, str]) -> Home:
         providers=data.get("providers", {}),
         authorized_keys=tuple(ssh.get("authorized_keys", ())),
         identity_file=str(ssh.get("identity_file", "")),
+        known_gaps=tuple({k: str(v) for k, v in gap.items()} for gap in data.get("known_gaps", ())),
         guard=bool(data.get("guard", {}).get("start", True)),
     )
 

@@ -12,13 +12,13 @@ from gpuops.cli.options import Json, Yes, command_app
 from gpuops.codec import to_json
 from gpuops.errors import GpuopsError, UsageError
 from gpuops.guard import take_on
-from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, unlisted
+from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, known_gap, unlisted
 from gpuops.registry import names as installed
 from gpuops.render import reconcile_lines
 from gpuops.report import name_of, rfc3339
 from gpuops.state import RunState
 from gpuops.steps import fact
-from gpuops.values import Created, RunId, Scope
+from gpuops.values import Created, Gap, RunId, Scope
 
 app = command_app()
 
@@ -50,7 +50,7 @@ def reconcile(
     if json and not apply:
         context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
     context.printer.lines(
-        reconcile_lines(lines, [f"{g['provider']} {g['region']} {g['kind']}: {g['reason']}" for g in gaps])
+        reconcile_lines(lines, [_gap_text(g) for g in gaps])
     )
     context.printer.lines(f"may bill, not listed: {m}" for m in missing)
     unwanted = [x for x in lines if x.cls in OURS_UNWANTED]
@@ -67,13 +67,13 @@ def reconcile(
     if unwanted:
         context.printer.line("Something of ours bills that nothing wants.  next: gpuops reconcile --apply")
         raise typer.Exit(5)
-    raise typer.Exit(3 if gaps else 0)
+    raise typer.Exit(3 if missing or any(not g["known"] for g in gaps) else 0)
 
 
-def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, str]], list[str]]:
+def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, object]], list[str]]:
     states = context.states() if context.home.journal.exists() else []
     lines: list[Line] = []
-    gaps: list[dict[str, str]] = []
+    gaps: list[dict[str, object]] = []
     missing: list[str] = []
     for name in names:
         until = context.clock.now() + context.home.policy.call_s
@@ -81,14 +81,25 @@ def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, st
         try:
             inventory = context.provider(name).list_billable(Scope(), until)
         except GpuopsError as error:
-            gaps.append({"provider": name, "region": "*", "kind": "*", "reason": error.message})
+            gaps.append(_gap(context, name, Gap("*", "*", error.message)))
             continue
         if inventory.provider_time is not None:
             context.clock.learn(inventory.provider_time)
         lines += classify(inventory.items, mine, context.clock.now(), context.home.policy)
-        gaps += [{"provider": name, "region": g.region, "kind": g.kind, "reason": g.reason} for g in inventory.gaps]
-        missing += [f"{s.run}: {name_of(p)}" for s, p in unlisted(inventory.items, mine) if p.life != "ending"]
+        gaps += [_gap(context, name, g) for g in inventory.gaps]
+        if not inventory.gaps:
+            missing += [f"{s.run}: {name_of(p)}" for s, p in unlisted(inventory.items, mine) if p.life == "unproven"]
     return lines, gaps, missing
+
+
+def _gap_text(gap: dict[str, object]) -> str:
+    known = " (known)" if gap["known"] else ""
+    return f"{gap['provider']} {gap['region']} {gap['kind']}: {gap['reason']}{known}"
+
+
+def _gap(context: App, provider: str, gap: Gap) -> dict[str, object]:
+    known = known_gap(provider, gap, context.home.known_gaps, context.clock.now())
+    return {"provider": provider, "region": gap.region, "kind": gap.kind, "reason": gap.reason, "known": known}
 
 
 def _item(line: Line) -> dict[str, object]:
