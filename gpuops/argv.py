@@ -135,7 +135,7 @@ def rsync_list(source: str, target: str, excludes: tuple[str, ...], follow: bool
     shell = ["-e", remote_shell] if remote_shell else []
     return [
         "rsync", "-n", "-ii", "-rlpt", "-s", "--no-devices", "--no-specials",
-        *(["--copy-unsafe-links"] if follow else []), "--out-format=%i|%l|%n", "--timeout=60", "--mkpath",
+        *(["--copy-unsafe-links"] if follow else []), "--out-format=%i|%l|%n", "--timeout=30", "--mkpath",
         *shell, *[f"--exclude={e}" for e in excludes],
         source.rstrip("/") + "/", target,
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def rsync_send(source: str, target: str, list_file: str, follow: bool, remote_sh
     """Send exactly the files of `list_file` (names ended by NUL), resuming; nothing on the host is ever deleted."""
     return [
         "rsync", "-lpt", "-s", "--no-devices", "--no-specials", *(["--copy-unsafe-links"] if follow else []),
-        "--partial-dir=.gpuops-partial", "--timeout=60", "--mkpath", "--from0", f"--files-from={list_file}",
+        "--partial-dir=.gpuops-partial", "--timeout=30", "--mkpath", "--from0", f"--files-from={list_file}",
         "-e", remote_shell, source.rstrip("/") + "/", target,
     ]  # fmt: skip
 

@@ -11,6 +11,7 @@ from gpuops.values import Check, Spec, Time, VolumeUse
 
 GB = 1e9
 MIB = 1 << 20
+NO_MOUNTS = ("none", "plain")
 MEMORY_TOLERANCE = 0.02
 """Vendors round: a device of 80 GB reports a little more or less."""
 
@@ -77,18 +78,28 @@ def _volume(seen: dict[str, Any], volume: VolumeUse) -> tuple[str, bool]:
     """Whether this volume is at its mount: by source, device names, a marker file, or the provider's word."""
     mount = volume.mount.rstrip("/") or "/"
     told = {v.get("id"): v.get("mount") for v in seen["told"].get("volumes") or () if isinstance(v, dict)}
+    marker = str(seen["markers"].get(volume.mount, ""))
     found = seen["mounts"].get(mount)
     if found is None:
-        # a host without mounts of its own: the provider's word and a directory are all that there is
-        if told.get(volume.id) == mount and seen["exists"].get(volume.mount) and seen["isolation"] == "none":
-            return f"directory {mount}, by the provider's word", True
-        return ("a directory, not a mount" if seen["exists"].get(volume.mount) else "missing"), False
+        # a host without mounts of its own: a marker file, or the provider's word, and a directory are all that there is
+        there = bool(seen["exists"].get(volume.mount))
+        if (
+            seen["isolation"] in NO_MOUNTS
+            and there
+            and (_names(marker, volume.id) if marker else told.get(volume.id) == mount)
+        ):
+            return f"directory {mount} (this host has no mounts of its own)", True
+        return ("a directory, not a mount" if there else "missing"), False
     root, kind, source = found
-    identities = [root, source, *seen["labels"].get(source, []), seen["markers"].get(volume.mount, "")]
-    known = any(re.search(rf"(^|[^A-Za-z0-9]){re.escape(volume.id)}($|[^A-Za-z0-9])", i) for i in identities)
-    if known or told.get(volume.id) == mount:
+    if any(_names(identity, volume.id) for identity in (marker, root, source, *seen["labels"].get(source, []))):
         return f"mounted ({kind})", True
+    if not marker and told.get(volume.id) == mount:
+        return f"mounted ({kind}), by the provider's word", True
     return f"another volume: {source} {root} ({kind})", False
+
+
+def _names(identity: str, ident: str) -> bool:
+    return bool(re.search(rf"(^|[^A-Za-z0-9]){re.escape(ident)}($|[^A-Za-z0-9])", identity))
 
 
 def _space(seen: dict[str, Any], spec: Spec) -> Check:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import secrets
 import signal
@@ -196,7 +197,7 @@ class Connection:
             self._remove()
 
     def _start_master(self, until: Time, err: IO[bytes]) -> int:
-        command = argv.master(self.login, int(max(1.0, until - self.clock.now())))
+        command = argv.master(self.login, math.ceil(until - self.clock.now()))
         child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

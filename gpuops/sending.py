@@ -170,7 +170,7 @@ def _judge_rsync(done: Finished) -> None:
         raise HostError("rsync is not installed on the host")
     if done.code == 255:
         judge(done)
-    if done.code in (10, 12, 20, 30, 35, 255):
+    if done.code < 0 or done.code in (10, 12, 20, 30, 35, 255):
         raise Unreachable(f"rsync: {done.err or done.code}")
     raise HostError(f"rsync ended with {done.code}: {done.err}")
 
@@ -179,7 +179,8 @@ def _rsync(
     transfer: Transfer, destination: str, files: tuple[SendFile, ...], connection: Connection, clock: Clock, until: Time
 ) -> None:
     with tempfile.NamedTemporaryFile(prefix="gpuops-") as listing:
-        listing.write(b"".join(os.fsencode(f.path) + b"\0" for f in files))
+        # rsync takes a line that begins with # or ; for a comment
+        listing.write(b"".join(b"./" + os.fsencode(f.path) + b"\0" for f in files))
         listing.flush()
         target = argv.rsync_target(connection.login.endpoint, destination.rstrip("/") + "/")
         shell = argv.remote_shell(connection.login)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ class Sshd:
             path.mkdir(parents=True, exist_ok=True)
         (self.bin / "nvidia-smi").write_text(NVIDIA_SMI)
         (self.bin / "nvidia-smi").chmod(0o755)
+        # the interpreter itself: a version manager's shim in its place would cost a fifth of a second for each call
+        (self.bin / "python3").symlink_to(os.path.realpath(sys.executable))
         self.facts = directory / "host.json"
         self.tell()
         (directory / "authorized_keys").write_text(client_public + "\n")
@@ -46,7 +49,7 @@ class Sshd:
             f"AuthorizedKeysFile {directory}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
             "KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nPrintMotd no\nPrintLastLog no\n"
             f"Subsystem sftp internal-sftp\nLogLevel VERBOSE\nMaxStartups 50\n{extra}\n"
-            f"SetEnv HOME={self.home} GPUOPS_HOST_FACTS={self.facts} TMUX_TMPDIR={tmux} PATH={path}\n"
+            f"SetEnv HOME={self.home} GPUOPS_HOST_JSON={self.facts} TMUX_TMPDIR={tmux} PATH={path}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -67,7 +70,7 @@ class Sshd:
 
     def tell(self, **facts: object) -> None:
         """What the provider says about this host."""
-        self.facts.write_text(json.dumps({"ports": [22], "isolation": "none", "boot": "first", **facts}))
+        self.facts.write_text(json.dumps({"published_ports": [22], "isolation": "none", "boot": "first", **facts}))
 
     def logins(self) -> int:
         """How often somebody logged in."""

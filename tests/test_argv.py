@@ -43,7 +43,7 @@ def test_a_client_cannot_log_in_anew() -> None:
 def test_rsync_sends_a_list_and_deletes_nothing() -> None:
     command = argv.rsync_send("/src", "root@203.0.113.7:/w/", "/tmp/list", False, "ssh -x")
     assert command == [
-        "rsync", "-lpt", "-s", "--no-devices", "--no-specials", "--partial-dir=.gpuops-partial", "--timeout=60",
+        "rsync", "-lpt", "-s", "--no-devices", "--no-specials", "--partial-dir=.gpuops-partial", "--timeout=30",
         "--mkpath", "--from0", "--files-from=/tmp/list", "-e", "ssh -x", "/src/", "root@203.0.113.7:/w/",
     ]  # fmt: skip
     assert not any("delete" in word for word in command)
@@ -52,7 +52,7 @@ def test_rsync_sends_a_list_and_deletes_nothing() -> None:
 def test_the_dry_run_names_everything_with_escapes() -> None:
     assert argv.rsync_list("/src/", "/empty/", (".git",), True) == [
         "rsync", "-n", "-ii", "-rlpt", "-s", "--no-devices", "--no-specials", "--copy-unsafe-links",
-        "--out-format=%i|%l|%n", "--timeout=60", "--mkpath", "--exclude=.git", "/src/", "/empty/",
+        "--out-format=%i|%l|%n", "--timeout=30", "--mkpath", "--exclude=.git", "/src/", "/empty/",
     ]  # fmt: skip
 
 

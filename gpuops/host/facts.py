@@ -25,7 +25,7 @@ PUBLISHED_PORT = re.compile(r"^[A-Z]+_TCP_PORT_(\d+)$")
 
 
 def told() -> dict[str, Any]:
-    """What the provider wrote here: `published_ports`, `isolation`, `boot`, `volumes` (id, mount, identity), `state_directory`."""
+    """What the provider wrote: `published_ports`, `isolation`, `boot`, `volumes` (id, mount), `state_directory`."""
     value = read_json(os.environ.get("GPUOPS_HOST_JSON") or "/etc/gpuops-host.json")
     return value if isinstance(value, dict) else {}
 

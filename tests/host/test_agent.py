@@ -44,7 +44,7 @@ def sealing_request(tmp_path: Path, outputs: Path, monkeypatch: pytest.MonkeyPat
     """A run that ended with exit 0, ready to be sealed."""
     told = tmp_path / "host.json"
     told.write_text(json.dumps({"state_directory": str(tmp_path / "states"), "boot": "b"}))
-    monkeypatch.setenv("GPUOPS_HOST_FACTS", str(told))
+    monkeypatch.setenv("GPUOPS_HOST_JSON", str(told))
     state = Path(facts.make_state("r1", []))
     (state / "run.json").write_text(json.dumps({"run": "r1", "env": {}}))
     (state / "before.json").write_text(json.dumps(generations.list_before(str(outputs))))
@@ -285,7 +285,7 @@ def test_the_tail_of_a_binary_log_is_text(tmp_path: Path) -> None:
 
 
 def test_the_state_lies_outside_the_volume_where_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUOPS_HOST_FACTS", str(tmp_path / "none"))
+    monkeypatch.setenv("GPUOPS_HOST_JSON", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path / "volume" / "home"))
     places = [str(tmp_path / "volume" / "a"), str(tmp_path / "root" / "b")]
     monkeypatch.setattr(facts, "state_candidates", lambda: places)
