@@ -33,10 +33,13 @@ class Policy:
     # waiting for the host
     allocate_s: float = 900
     """Created → running with an endpoint."""
-    allocate_every_s: float = 3
+    allocate_fast_s: float = 60
+    """Most machines that start quickly do so within this; a second of waiting is a second of paying."""
+    allocate_fast_every_s: float = 1
+    allocate_every_s: float = 5
     reach_s: float = 300
     """Endpoint known → checked."""
-    reach_every_s: float = 2
+    reach_every_s: float = 0.5
     launch_s: float = 300
     """Wish to launch → supervisor started, without the transfer."""
     transfer_s: float = 14_400
@@ -80,6 +83,10 @@ class Policy:
         """The gap after `failures` failures in a row (at least 1)."""
         gaps = table or self.backoff_s
         return gaps[min(max(failures, 1), len(gaps)) - 1]
+
+    def allocate_every(self, age_s: float) -> float:
+        """The gap between looks at a rental that was asked for `age_s` ago and does not run yet."""
+        return self.allocate_fast_every_s if age_s < self.allocate_fast_s else self.allocate_every_s
 
     def search_every(self, age_s: float) -> float:
         """The gap between searches for a purchase whose intent is `age_s` old."""

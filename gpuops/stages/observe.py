@@ -21,7 +21,7 @@ def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
 
 
 def _inspect(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
-    every = policy.inspect_every_s if p.running and p.endpoint else policy.allocate_every_s
+    every = policy.inspect_every_s if p.running and p.endpoint else policy.allocate_every(now - p.intended_at)
     due = max((p.observed_at or 0.0) + every, s.due("observe", policy, p.id))
     if due > now:
         return Wait(due, "looking at the rental")

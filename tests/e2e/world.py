@@ -20,6 +20,7 @@ import yaml
 # Numbers for lives of a few seconds; the code is the same.
 POLICY = """
 [policy]
+allocate_fast_every_s = 0.3
 allocate_every_s = 0.3
 reach_every_s = 0.3
 status_every_s = 0.7
