@@ -148,6 +148,9 @@ def _checked(r: Record, s: RunState) -> list[str]:
     ]
     facts = r.event.data.get("facts", {})
     said = [f"  {k}: {v}" for k, v in facts.items() if k in ("isolation", "device", "hashing")]
+    if s.spec.checks.on_failure == "hold" and any(row[0] == "WRONG" for row in rows):
+        until = rfc3339(r.at + s.spec.setup_s)
+        said.append(f"Held for a look until {until}; it bills. Nothing was sent.  next: gpuops ssh {s.run}   or: gpuops down {s.run}")
     return ["Host checks", *("  " + line for line in table(rows)), *said]
 
 
@@ -205,7 +208,7 @@ def _reconciled(r: Record, s: RunState) -> list[str]:
 
 def _copied(r: Record, s: RunState) -> list[str]:
     c = r.event.data["copied"]
-    return [f"Copied and verified from disk: {c['generation']} ({size_text(c['bytes'])}) -> {c['path']}"]
+    return [f"Copied and verified from disk: {c['generation']} ({size_text(c['bytes'])}, list {c['digest'][:12]}) -> {c['path']}"]
 
 
 _TELLERS: dict[str, Any] = {
