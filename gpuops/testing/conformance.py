@@ -161,8 +161,6 @@ class ProviderConformance:
         """To be overridden."""
         raise NotImplementedError
 
-    # --- before buying
-
     def test_traits_agree_with_methods(self, world: ConformanceWorld) -> None:
         provider, traits = world.provider, world.provider.traits
         assert traits.end_movable == isinstance(provider, MovesEnd)
@@ -187,8 +185,6 @@ class ProviderConformance:
         before = listed(world).items
         world.provider.quote(world.need, world.now() + ANSWER_S)
         assert [i.ref for i in listed(world).items] == [i.ref for i in before]
-
-    # --- the create call
 
     def test_the_mark_is_part_of_the_create_call(self, world: ConformanceWorld) -> None:
         order = world.order()
@@ -255,8 +251,6 @@ class ProviderConformance:
         assert world.provider.prepare(order, world.now() + ANSWER_S) == first
         assert not any(item.bills for item in listed(world).items if item.ref in first)
 
-    # --- listing
-
     def test_a_rental_that_is_listed_late_is_found_later(self, world: ConformanceWorld) -> None:
         offered(world, lambda: world.hide_new(world.settle_s / 4))
         order = world.order()
@@ -309,8 +303,6 @@ class ProviderConformance:
         assert item.damaged
         assert item.bills
 
-    # --- inspecting
-
     def test_a_word_that_nobody_knows_counts_as_billing(self, world: ConformanceWorld) -> None:
         ref = created(world, world.order())
         offered(world, lambda: world.unknown_word(ref))
@@ -330,8 +322,6 @@ class ProviderConformance:
         for call in (lambda: seen(world, ref), lambda: listed(world), world.provider.account):
             with pytest.raises(CredentialsError):
                 call()
-
-    # --- the end
 
     def test_terminating_is_only_a_request(self, world: ConformanceWorld) -> None:
         order = world.order()
@@ -375,8 +365,6 @@ class ProviderConformance:
         (line,) = [line for line in lines if line.nonce == order.mark.nonce]
         assert line.amount.amount > 0
         assert line.end is not None
-
-    # --- what moves
 
     def test_a_moved_end_is_read_back_and_observed(self, world: ConformanceWorld) -> None:
         provider = world.provider

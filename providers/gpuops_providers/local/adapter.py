@@ -168,11 +168,11 @@ class LocalProvider:
         if ref.kind == "volume":
             self._delete_volume(ref.id)
             return
-        rental = self._cloud.rental(ref.id) if ref.kind == "rental" else None
-        if rental is None or rental.state == "terminated":
+        directory, now = self._cloud.rental_directory(ref.id), time.time()
+        if ref.kind != "rental" or not directory.is_dir():
             return
-        now = time.time()
-        self._cloud.write_json(self._cloud.rental_directory(ref.id) / "terminate.json", {"at": now})
+        # First, so that a rental whose record is damaged ends all the same.
+        self._cloud.write_json(directory / "terminate.json", {"at": now})
 
         def ending(found: Rental) -> Rental:
             if found.state == "terminated":

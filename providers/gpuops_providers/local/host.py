@@ -224,7 +224,7 @@ def _spawn_plain(cloud: Cloud, rental: Rental, errors: Any) -> Process:
     directory = cloud.rental_directory(rental.id)
     child = subprocess.Popen(
         _init(str(directory / "host" / "etc" / "gpuops"), str(directory)),
-        env={MARKER: rental.id, "PATH": PATH},
+        env={MARKER: rental.id, "PATH": PATH, "HOME": str(directory / "host" / "home")},
         stdin=subprocess.DEVNULL,
         stdout=errors,
         stderr=errors,
