@@ -53,19 +53,25 @@ def fold(records: Iterable[Record], state: RunState | None = None) -> RunState |
 
 
 def _apply(state: RunState, record: Record) -> RunState:
-    kind, before = record.event.kind, state.phase
-    worked_on = state.rental.id if state.rental else ""
+    kind, before = record.event.kind, state
     handler = _HANDLERS.get(kind)
     if handler is not None:
         state = handler(state, record)
     first = state.first_at if kind in state.first_at else {**state.first_at, kind: record.at}
     state = replace(state, version=record.seq, last_at=max(state.last_at, record.at), first_at=first)
     state = _cleared(state, record)
-    after = state.phase
-    same = (state.rental.id if state.rental else "") == worked_on  # another rental begins its own life
-    if record.decision and same and after != before and after not in RUN_LIFE[before]:
-        raise ImpossibleTransition(f"run {state.run}: '{before}' cannot become '{after}' by decision '{kind}'")
+    if record.decision:
+        _check_phase(before, state, kind)
     return state
+
+
+def _check_phase(before: RunState, after: RunState, kind: str) -> None:
+    old, new = before.rental, after.rental
+    same = (old.id if old else "") == (new.id if new else "")  # another rental begins its own life
+    if same and after.phase != before.phase and after.phase not in RUN_LIFE[before.phase]:
+        raise ImpossibleTransition(
+            f"run {before.run}: '{before.phase}' cannot become '{after.phase}' by decision '{kind}'"
+        )
 
 
 def _cleared(state: RunState, record: Record) -> RunState:
@@ -174,6 +180,7 @@ def _attempted(s: RunState, r: Record) -> RunState:
 
 
 _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
+    "resuming": lambda s, r: replace(s, resume=r.event.data["generation"]),
     "recalled": lambda s, r: replace(s, spec=from_json(Spec, r.event.data["spec"])),
     "wanted": _wanted,
     "approved": _approved,
