@@ -124,6 +124,13 @@ class App:
             shield=self.interrupts.shield,
         )
 
+    def warm_up(self) -> None:
+        """Import what the first login needs, beside the wait for the machine: it takes longer than the login itself."""
+        import importlib
+        import threading
+
+        threading.Thread(target=importlib.import_module, args=("gpuops.firstlogin",), daemon=True).start()
+
     def state(self, run: RunId) -> RunState:
         """The state of a run; reads the journal only."""
         from gpuops.fold import fold

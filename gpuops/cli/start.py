@@ -60,6 +60,7 @@ def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> Ru
     run = _plan_run(app, spec, plan, what)
     if app.home.guard and not ensure_guard(app):
         raise GateRefused("the guard could not be started. Nothing was bought.", next_command="gpuops guard")
+    app.warm_up()
     return run
 
 
