@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuops.errors import HostError
 from gpuops.values import Endpoint
 
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
+_HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:-]{0,252}")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
 ALIVE_INTERVAL_S, ALIVE_COUNT = 5, 3
 PERSIST_S = 600
@@ -162,6 +162,11 @@ def remote_shell(login: Login) -> str:
     return " ".join(
         a if re.fullmatch(r"[\w@%+=:,./-]+", a) else "'" + a.replace("'", "''") + "'" for a in [*client(login), *port]
     )
+
+
+def rsync_version() -> list[str]:
+    """Ask this computer's rsync for its version."""
+    return ["rsync", "--version"]
 
 
 def git_ignored(source: str) -> list[str]:

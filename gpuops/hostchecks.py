@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,6 +12,7 @@ from gpuops.values import Check, Spec, Time, VolumeUse
 
 GB = 1e9
 MIB = 1 << 20
+SAFE_RSYNC = (3, 4, 0)
 NO_MOUNTS = ("none", "plain")
 MEMORY_TOLERANCE = 0.02
 """Vendors round: a device of 80 GB reports a little more or less."""
@@ -22,7 +24,7 @@ def request(spec: Spec) -> dict[str, Any]:
     return {"free": [spec.outputs.directory, *mounts], "mounts": mounts}
 
 
-def compare(seen: dict[str, Any], spec: Spec, now: Time) -> HostFacts:
+def compare(seen: dict[str, Any], spec: Spec, now: Time, own_rsync: str = "") -> HostFacts:
     """Compare an answer of the agent (already escaped) with the spec; `now` is money time amid the exchange.
 
     Raises `HostError` when the answer lacks what every agent sends.
@@ -36,7 +38,9 @@ def compare(seen: dict[str, Any], spec: Spec, now: Time) -> HostFacts:
             _ports(seen, spec),
         ]
         checks += [Check("tools", "python3, tmux, rsync", *_tools(seen))]
-        return HostFacts(str(seen["boot_id"]), float(seen["time"]), tuple(checks), _facts(seen, spec))
+        return HostFacts(
+            str(seen["boot_id"]), float(seen["time"]), tuple(checks), {**_facts(seen, spec), **_own(own_rsync)}
+        )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise HostError(f"the host's facts cannot be read: {type(error).__name__} {error}") from error
 
@@ -83,23 +87,37 @@ def _volume(seen: dict[str, Any], volume: VolumeUse) -> tuple[str, bool]:
     if found is None:
         # a host without mounts of its own: a marker file, or the provider's word, and a directory are all that there is
         there = bool(seen["exists"].get(volume.mount))
-        if (
-            seen["isolation"] in NO_MOUNTS
-            and there
-            and (_names(marker, volume.id) if marker else told.get(volume.id) == mount)
-        ):
+        ours = _marked(marker, volume.id) if marker else told.get(volume.id) == mount
+        if seen["isolation"] in NO_MOUNTS and there and ours:
             return f"directory {mount} (this host has no mounts of its own)", True
         return ("a directory, not a mount" if there else "missing"), False
     root, kind, source = found
-    if any(_names(identity, volume.id) for identity in (marker, root, source, *seen["labels"].get(source, []))):
+    if _marked(marker, volume.id) or any(_names(i, volume.id) for i in (root, source, *seen["labels"].get(source, []))):
         return f"mounted ({kind})", True
     if not marker and told.get(volume.id) == mount:
         return f"mounted ({kind}), by the provider's word", True
     return f"another volume: {source} {root} ({kind})", False
 
 
+def _marked(marker: str, ident: str) -> bool:
+    """Whether a marker file, JSON with an `id` or plain text, carries exactly this id."""
+    try:
+        found = json.loads(marker)
+    except ValueError:
+        return marker == ident
+    return ident in (found.get("id"), found.get("uuid")) if isinstance(found, dict) else str(found) == ident
+
+
 def _names(identity: str, ident: str) -> bool:
-    return bool(re.search(rf"(^|[^A-Za-z0-9]){re.escape(ident)}($|[^A-Za-z0-9])", identity))
+    """Whether a device or path is called so; vendors put words of their own before an id, never behind it."""
+    return re.search(rf"(^|[^A-Za-z0-9]){re.escape(ident)}($|[^A-Za-z0-9_.-])", identity) is not None
+
+
+def _own(rsync: str) -> dict[str, str]:
+    """This computer's rsync: versions before 3.4.0 have known holes towards a hostile host."""
+    old = _version(rsync.partition("version")[2].partition("protocol")[0]) < SAFE_RSYNC
+    note = " (has known holes towards a hostile host: install 3.4.0 or newer)" if rsync and old else ""
+    return {"rsync here": (rsync or "not installed") + note}
 
 
 def _space(seen: dict[str, Any], spec: Spec) -> Check:

@@ -28,7 +28,8 @@ from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.ports import Clock
 from gpuops.values import Time
 
-AGENT_COMMAND = "python3 -I -"
+AGENT_COMMAND = "python3 -I -S -"
+"""Isolated and without site-packages: nothing of the user's environment runs, and it starts in half the time."""
 MAX_ANSWER_BYTES = 256 << 20
 LOGIN_S = 30.0
 CONTROL_S = 5.0

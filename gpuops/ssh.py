@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuops import argv, hostchecks, names, sending
+from gpuops import answers, argv, hostchecks, names, sending
 from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for
@@ -95,7 +95,7 @@ class SshHost:
         if until <= begun:
             raise Unreachable("no time left to log in")
         answer, took = firstlogin.ask(self._login(run, endpoint), "facts", hostchecks.request(spec), until - begun)
-        return hostchecks.compare(names.escape_all(answer), spec, self.clock.now() - took / 2)
+        return hostchecks.compare(names.escape_all(answer), spec, self.clock.now() - took / 2, self._own_rsync(until))
 
     def preview(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> SendList:
         """The rsync dry run against the host."""
@@ -132,7 +132,7 @@ class SshHost:
             "plan": plan, "supervisor": supervisor_source(), "secrets": dict(secrets), "deadline": deadline,
             "avoid": [v.mount for v in spec.volumes],
         }  # fmt: skip
-        return str(self._connection(run, endpoint).call("start", request, until)["boot_id"])
+        return str(self._connection(run, endpoint).call("start", request, until).get("boot_id", ""))
 
     def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
         """Read back what was planned, from the host's own record of the run."""
@@ -147,16 +147,12 @@ class SshHost:
     def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
         """Ask the supervisor's record and the output directory."""
         answer = self._connection(run, endpoint).call("status", {"run": run, "outputs": spec.outputs.directory}, until)
-        tail = names.escape(str(answer.pop("log_tail", "")), "\n\t")
-        shown = names.escape_all({k: v for k, v in answer.items() if v is not None})
-        # an id that could not be written here is no generation: sealing will name it
-        ids = [g for g in answer.get("generations", []) if not names.path_problem(str(g))]
-        return from_json(HostStatus, {**shown, "host_time": answer["time"], "log_tail": tail, "generations": ids})
+        return answers.status(answer)
 
     def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
         """Rewrite the deadline file and say what it says now."""
         answer = self._connection(run, endpoint).call("deadline", {"run": run, "deadline": deadline}, until)
-        if not isinstance(answer["deadline"], (int, float)):
+        if not isinstance(answer.get("deadline"), (int, float)):
             raise HostError("the deadline file cannot be read back")
         return float(answer["deadline"])
 
@@ -179,29 +175,15 @@ class SshHost:
             "best": outputs.best, "load_check": list(outputs.load_check),
             "load_s": max(1.0, (until - self.clock.now()) / 2),
         }  # fmt: skip
-        answer = connection.call("seal", request, until)
-        sealed = from_json(Sealed, {**answer, "reason": names.escape(str(answer["reason"]))})
-        good, bad = [], []
-        for generation in sealed.generations:
-            problem = names.generation_problem(generation)
-            if problem:
-                bad.append(f"refused a generation: {problem}")
-            else:
-                good.append(_shown(generation))
-        if names.generation_problem(sealed.telemetry):
-            raise HostError("the host's telemetry has names that cannot be carried")
-        outcome = "ended" if sealed.outcome == "completed" and not good else sealed.outcome
-        reason = "; ".join(filter(None, [sealed.reason, *bad]))
-        return Sealed(outcome, sealed.exit_code, reason, tuple(good), sealed.telemetry)
+        return answers.sealed(connection.call("seal", request, until))
 
     def hash_generation(self, run: RunId, endpoint: Endpoint, spec: Spec, generation: str, until: Time) -> Generation:
         """Hash one complete generation on the host while training goes on."""
         request = {"run": run, "outputs": spec.outputs.directory, "generation": generation, "best": spec.outputs.best}
-        found = from_json(Generation, self._connection(run, endpoint).call("hash", request, until))
-        problem = names.generation_problem(found)
-        if problem or found.id != generation:
-            raise HostError(f"the generation cannot be carried: {problem or names.escape(found.id)}")
-        return _shown(found)
+        found = answers.generation(self._connection(run, endpoint).call("hash", request, until))
+        if found.id != generation:
+            raise HostError(f"the host hashed {found.id} instead of {names.escape(generation)}")
+        return found
 
     def fetch(
         self,
@@ -231,6 +213,13 @@ class SshHost:
     def shell(self, run: RunId, endpoint: Endpoint) -> list[str]:
         """The command that gives a person a shell on the host: the pinned key, nothing of the user's own settings."""
         return argv.interactive(self._login(run, endpoint))
+
+    def _own_rsync(self, until: Time) -> str:
+        """The version line of this computer's rsync, for the facts; empty when there is none."""
+        try:
+            return run_child(argv.rsync_version(), self.clock, until).out.decode("utf-8", "replace").split("\n")[0]
+        except HostError:
+            return ""
 
     def _directory(self, run: RunId) -> Path:
         if not _RUN.fullmatch(run):
@@ -282,12 +271,6 @@ def fingerprint(public_key: str) -> str:
 def _bare(public_key: str) -> str:
     """Kind and blob without a comment."""
     return " ".join(public_key.split()[:2])
-
-
-def _shown(generation: Generation) -> Generation:
-    """The names of what is left behind are only shown, so they are escaped and not refused."""
-    left = tuple(names.escape(n) for n in generation.left_behind)
-    return Generation(generation.id, generation.step, generation.files, generation.metric, left)
 
 
 @contextlib.contextmanager

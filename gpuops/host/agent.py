@@ -49,6 +49,8 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         status = sealing.read_status(state)
         if status and status["boot_id"] == boot:
             return {"boot_id": boot, "state": state, "already": True}
+        if plan.get("resume") and not os.path.exists(plan["resume"]):
+            raise RefusedError(f"there is no generation to resume from at {plan['resume']}")
         plan.update(boot_id=boot, state=state, env={**host_facts.image_environment(), **plan["env"]})
         for stale in ("status.json", "stop.json", "sealed.json"):
             if os.path.exists(os.path.join(state, stale)):
@@ -170,7 +172,13 @@ def _beside_outputs(outputs: str, name: str, value: Any) -> None:
 
 
 def _spawn(run: str, state: str, path: str) -> str:
-    command = [sys.executable or "python3", "-I", os.path.join(state, "supervisor.py"), os.path.join(state, "run.json")]
+    command = [
+        sys.executable or "python3",
+        "-I",
+        "-S",
+        os.path.join(state, "supervisor.py"),
+        os.path.join(state, "run.json"),
+    ]
     tmux = shutil.which("tmux", path=path)
     error = os.path.join(state, "supervisor.err")
     if tmux:

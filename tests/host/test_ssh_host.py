@@ -494,6 +494,7 @@ def test_a_launch_into_a_command_that_is_missing_ends_as_failed(case: Case) -> N
 def test_a_supervisor_that_was_killed_is_told_and_its_training_ended(case: Case) -> None:
     case.send()
     case.launch()
+    case.wait_for(lambda: (case.outputs / "gen-0001").exists())
     state = case.host.home / ".gpuops" / RUN
     os.kill(json.loads((state / "status.json").read_text())["supervisor"][0], signal.SIGKILL)
     sealed = case.ssh.seal(RUN, case.endpoint, case.spec, case.until())
