@@ -55,6 +55,8 @@ class Machine:
     calls: Path
 
     def add(self, name: str, text: str = "#!/bin/sh\n") -> None:
+        # unlink first: the name may be a symlink to a real program, and writing would go through it
+        (self.bin / name).unlink(missing_ok=True)
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
