@@ -91,6 +91,8 @@ class Attempt:
 
     def keep(self, ranges: list[Range]) -> None:
         """Make ranges durable, the bytes before the record of them."""
+        if not ranges:
+            return
         for index in {r.file for r in ranges}:
             fd = os.open(self.path(index), os.O_WRONLY | os.O_NOFOLLOW)
             try:
@@ -138,6 +140,8 @@ class Fetch:
         self.here = sum(r.length for r in attempt.done)
         self.total = float(attempt.generation.bytes)
         self.lock = threading.Lock()
+        self.stopped = False
+        self.running: set[subprocess.Popen[bytes]] = set()
 
     def run(self, channels: int) -> bool:
         """Fetch what is missing; False when time came first. Raises `Unreachable` after rounds that brought nothing."""
@@ -147,8 +151,7 @@ class Fetch:
                 return False
             self.connection.ensure(self.until)
             before = len(missing)
-            with ThreadPoolExecutor(max_workers=channels) as pool:
-                problems = [p for p in pool.map(self._batch, _batches(missing, channels)) if p is not None]
+            problems = self._round(missing, channels)
             for problem in problems:
                 if not isinstance(problem, Unreachable):
                     raise problem
@@ -159,10 +162,25 @@ class Fetch:
                 self.connection.drop()
         return True
 
+    def _round(self, missing: list[Range], channels: int) -> list[GpuopsError]:
+        """One pass over what is missing. An interrupt ends every channel at once instead of waiting for the queue."""
+        pool = ThreadPoolExecutor(max_workers=channels)
+        try:
+            return [p for p in pool.map(self._batch, _batches(missing, channels)) if p is not None]
+        except BaseException:
+            self.stopped = True
+            with self.lock:
+                running = list(self.running)
+            for child in running:
+                end_group(child)
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
     def _batch(self, ranges: list[Range]) -> GpuopsError | None:
         """Fetch some ranges on one channel; what arrived stays when it fails. The failure is returned, not raised."""
         seconds = self.until - self.clock.now()
-        if seconds <= 0:
+        if seconds <= 0 or self.stopped:
             return None
         arrived: list[Range] = []
         token = new_token()
@@ -172,6 +190,8 @@ class Fetch:
             argv.execute(self.connection.login, AGENT_COMMAND), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
+        with self.lock:
+            self.running.add(child)
         watchdog = threading.Timer(seconds, end_group, [child])
         watchdog.daemon = True
         watchdog.start()
@@ -187,12 +207,16 @@ class Fetch:
         except GpuopsError as error:
             problem = error
         except (OSError, ValueError) as error:
-            problem = _local_problem(error, self.attempt, self.total)
+            problem = local_problem(error, self.attempt, self.total)
         finally:
             watchdog.cancel()
             end_group(child)
-            if arrived:
-                self.attempt.keep(arrived)
+            with self.lock:
+                self.running.discard(child)
+        try:
+            self.attempt.keep(arrived)
+        except OSError as error:
+            problem = local_problem(error, self.attempt, self.total)
         return problem
 
     def _receive(self, piece: Range, source: IO[bytes]) -> None:
@@ -262,7 +286,7 @@ def _exactly(source: IO[bytes], length: int) -> bytes:
     return data
 
 
-def _local_problem(error: Exception, attempt: Attempt, total: float) -> GpuopsError:
+def local_problem(error: Exception, attempt: Attempt, total: float) -> GpuopsError:
     """A full disk here is no fault of the connection; a closed pipe is."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(attempt.directory).free

@@ -20,7 +20,7 @@ from typing import Any
 from gpuops import answers, argv, hostchecks, names, sending
 from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
-from gpuops.fetching import Attempt, Fetch, channels_for
+from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
 from gpuops.ports import Clock, HostFacts, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
 from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Spec, Time
@@ -200,7 +200,10 @@ class SshHost:
         if problem:
             raise HostError(f"the generation cannot be carried: {problem}")
         attempt = Attempt(into, generation)
-        attempt.open()
+        try:
+            attempt.open()
+        except OSError as error:
+            raise local_problem(error, attempt, generation.bytes) from error
         where = {"run": run, "outputs": spec.outputs.directory, "generation": generation.id}
         fetch = Fetch(self._connection(run, endpoint), self.clock, until, where, attempt, progress)
         return fetch.run(channels_for(endpoint, generation.bytes))

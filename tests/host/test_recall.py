@@ -7,11 +7,9 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from host.test_ssh_host import RUN, Case, case, ssh
+from hostcase import RUN, Case
 
 from gpuops.errors import HostError
-
-__all__ = ["case", "ssh"]
 
 
 def test_the_host_tells_the_whole_spec(case: Case) -> None:

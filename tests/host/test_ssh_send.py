@@ -1,0 +1,153 @@
+"""Sending to a real host: the list that is approved, and that exactly it arrives."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hostcase import RUN, TRAIN, Case
+
+from gpuops.errors import HostError, Unreachable
+
+
+def test_the_list_shows_what_goes_what_stays_and_what_looks_like_a_secret(case: Case) -> None:
+    source = case.source
+    subprocess.run(["git", "init", "-q", str(source)], check=True)
+    (source / ".gitignore").write_text("data/\n*.log\n")
+    for name in ("data/big", "a.log", ".env", "__pycache__/x.pyc", "id_rsa", "mine/keep", "skip/me"):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text("x")
+    (source / "config.yaml").write_text("token: hf_" + "a" * 34)
+    (source / "my_credentials.json").write_text("{}")
+    os.symlink("train.py", source / "link")
+    spec = replace(case.spec, transfers=(replace(case.spec.transfers[0], exclude=("skip",)),))
+    shown = case.ssh.preview(RUN, case.endpoint, spec, case.until())
+    kinds = {f.path: f.kind for f in shown.trees[0][1]}
+    assert kinds == {
+        ".gitignore": "file", "config.yaml": "file", "link": "link", "mine": "directory", "mine/keep": "file",
+        "my_credentials.json": "file", "train.py": "file",
+    }  # fmt: skip
+    left_out = {e.split(": ")[1] for e in shown.excluded}
+    assert left_out == {".git/", "data/", "a.log", ".env", "__pycache__/", "id_rsa", "skip/"}
+    assert [s.split(": ")[1] for s in shown.suspicious] == ["config.yaml", "my_credentials.json"]
+    assert not case.workdir.exists()
+
+
+@pytest.mark.parametrize("name", [b"new\nline", b"esc\x1b[2J", b"latin-\xff", b"back\\#012slash\x7f"])
+def test_names_that_cannot_be_carried_are_refused(case: Case, name: bytes) -> None:
+    with open(os.fsencode(case.source) + b"/" + name, "w"):
+        pass
+    with pytest.raises(HostError, match=r"control characters|UTF-8") as caught:
+        case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert caught.value.message.isprintable()
+
+
+def test_strange_but_harmless_names_arrive(case: Case) -> None:
+    for name in ("a b", "ünï", "-rf", "$(x)", "q'\"q", "back\\#012", ";", "#hash", "star*"):
+        (case.source / name).write_text(name)
+    assert case.send()[0] == 10
+    assert (case.workdir / "back\\#012").read_text() == "back\\#012"
+
+
+def test_a_link_that_leaves_the_tree_is_refused_unless_followed(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("content")
+    os.symlink("../outside", case.source / "link")
+    with pytest.raises(HostError, match="leaves the tree"):
+        case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    case.spec = replace(case.spec, transfers=(replace(case.spec.transfers[0], follow=True),))
+    case.send()
+    assert (case.workdir / "link").read_text() == "content" and not (case.workdir / "link").is_symlink()
+
+
+def test_too_much_is_refused_and_the_biggest_are_named(case: Case) -> None:
+    (case.source / "huge.bin").write_bytes(b"x" * 5000)
+    with pytest.raises(HostError, match=r"huge\.bin \(5,000 bytes\)"):
+        case.ssh.preview(RUN, case.endpoint, replace(case.spec, max_total_bytes=4000), case.until())
+
+
+def test_a_change_after_the_approval_is_refused(case: Case) -> None:
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    (case.source / "train.py").write_text(TRAIN + "\n")
+    with pytest.raises(HostError, match="changed since"):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+    assert not case.workdir.exists()
+
+
+def test_nothing_on_the_host_is_deleted_and_the_list_is_the_same_the_second_time(case: Case) -> None:
+    case.workdir.mkdir(parents=True)
+    (case.workdir / "results").write_text("theirs")
+    first = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    case.send()
+    assert case.ssh.preview(RUN, case.endpoint, case.spec, case.until()) == first
+    assert (case.workdir / "results").read_text() == "theirs"
+
+
+def test_one_corrupted_byte_is_found(case: Case) -> None:
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    shim = case.host.bin / "rsync"
+    rsync = shutil.which("rsync")
+    flip = f"printf X | dd of={case.workdir}/train.py bs=1 seek=20 conv=notrunc 2>/dev/null"
+    shim.write_text(f'#!/bin/sh\n{rsync} "$@"; code=$?; {flip}; exit $code\n')
+    shim.chmod(0o755)
+    with pytest.raises(HostError, match=r"train\.py differs on the host"):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+
+
+SLOWLY = """
+import os, time
+while data := os.read(0, 65536):
+    while data:
+        data = data[os.write(1, data):]
+    time.sleep(0.02)
+"""
+
+
+def test_an_rsync_that_was_killed_half_way_is_resumed(case: Case) -> None:
+    (case.source / "data.bin").write_bytes(os.urandom(6 << 20))
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    shim = case.host.bin / "rsync"
+    shim.write_text(f"#!/bin/sh\npython3 -c '{SLOWLY}' | {shutil.which('rsync')} \"$@\"\n")
+    shim.chmod(0o755)
+
+    def kill_half_way() -> None:
+        case.wait_for(lambda: any(p.stat().st_size > 1 << 20 for p in case.workdir.glob(".data.bin.*")))
+        found = subprocess.run(["pgrep", "-P", str(os.getpid()), "rsync"], capture_output=True, text=True)
+        for pid in found.stdout.split():
+            os.killpg(int(pid), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_half_way)
+    killer.start()
+    with pytest.raises(Unreachable):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+    killer.join()
+    partial = case.workdir / ".gpuops-partial" / "data.bin"
+    case.wait_for(partial.exists)
+    shim.unlink()
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 2
+    assert not partial.exists()
+    assert case.host.logins() == 1
+
+
+def test_inputs_are_verified_on_the_host(case: Case) -> None:
+    (case.source / "in.bin").write_bytes(b"input")
+    (case.source / "SHA256SUMS").write_text(f"{hashlib.sha256(b'input').hexdigest()}  in.bin\n")
+    case.spec = replace(case.spec, inputs_sha256=str(case.source / "SHA256SUMS"))
+    assert case.send()[0] == 4
+    (case.source / "SHA256SUMS").write_text(f"{hashlib.sha256(b'another').hexdigest()}  in.bin\n")
+    with pytest.raises(HostError, match=r"in\.bin differs"):
+        case.send()
+
+
+def test_inputs_that_lie_on_the_host_already_are_verified_there(case: Case) -> None:
+    case.send()
+    (case.workdir / "data").write_bytes(b"volume")
+    (case.workdir / "SUMS").write_text(f"{hashlib.sha256(b'volume').hexdigest()} *data\n")
+    case.spec = replace(case.spec, inputs_sha256="SUMS")
+    assert case.send()[0] == 2
