@@ -12,6 +12,9 @@ MAX_VISIBILITY_S = 600.0
 MAX_OUTAGE_S = 600.0
 MAX_LIE_S = 300.0
 ECLIPSE_S = 8.0
+"""For this long, look and listing may both miss a rental that bills: shorter than the gap between two rounds of a proof."""
+ECLIPSE_APART_S = 120.0
+ACCEPT_S = 28.0
 PAUSE_S = 26 * 3600.0
 SENTINEL_EVERY_S = 300.0
 

@@ -74,7 +74,7 @@ class Training:
         number = int(max(end - self.started_at, 0) // f.publish_every_s)
         if now >= self.ended_at() and self.outcome() != "failed":
             number += 1
-        return tuple(_generation(f, self.boot_id, n) for n in range(max(number - 3, 0), number))
+        return tuple(_generation(f, self.boot_id, n) for n in range(max(number - 2, 0), number))
 
 
 def _generation(f: Faults, boot_id: str, number: int) -> Generation:
@@ -95,6 +95,8 @@ class Hosts:
     spoiled: set[str] = field(default_factory=set)
     published: dict[str, Generation] = field(default_factory=dict)
     """Path → content of every published copy."""
+    verified: dict[str, Generation] = field(default_factory=dict)
+    """Path → content of every copy that was ever published; pruning removes only from `published`."""
     damaged: list[str] = field(default_factory=list)
     """Published copies that were written to afterwards: must stay empty."""
 
@@ -130,7 +132,7 @@ class Hosts:
 
     def holds(self, generation: Generation) -> bool:
         """Whether a published copy has exactly this content."""
-        return generation.files in (g.files for g in self.published.values())
+        return generation.files in [g.files for g in self.published.values()]
 
 
 class SimulatedHost:
@@ -200,6 +202,14 @@ class SimulatedHost:
             return training.boot_id
 
         return self._wire.call("launch", until, start, effect=True)
+
+    def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
+        """Nothing is kept here."""
+        return None
+
+    def shell(self, run: RunId, endpoint: Endpoint) -> list[str]:
+        """No shell."""
+        return ["true"]
 
     def status(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostStatus:
         """What the supervisor would say."""
@@ -333,6 +343,7 @@ class SimulatedStore:
             if path in hosts.published and hosts.published[path].files != generation.files:
                 path = f"{path}.{content_digest(generation)}"
             hosts.published.setdefault(path, generation)
+            hosts.verified.setdefault(path, generation)
             hosts.attempts.pop(attempt, None)
             return Copied(generation.id, path, generation.bytes, content_digest(generation))
 

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from gpuops.errors import CredentialsError, ProviderError, RateLimited
 from gpuops.marks import mark_name, parse_name
 from gpuops.provider import Traits
-from gpuops.testing.faults import ECLIPSE_S, MAX_VISIBILITY_S, START, Faults
+from gpuops.testing.faults import ACCEPT_S, ECLIPSE_APART_S, ECLIPSE_S, MAX_VISIBILITY_S, START, Faults
 from gpuops.values import (
     Billable,
     Charge,
@@ -110,7 +110,11 @@ class Cloud:
     next_create: list[str] = field(default_factory=list)
     """What happens to the coming create calls: lost, error, capacity."""
     refusals: int = 0
+    pending: list[tuple[float, Order, str, float]] = field(default_factory=list)
+    """Create calls on their way that nobody waits for any more: (arrival, order, sender, until)."""
     random: random.Random = field(default_factory=random.Random)
+    watching: Callable[[Machine | None, float, str], None] = lambda machine, now, who: None
+    """Called before a terminate request takes effect."""
 
     def offer(self, now: float, device: Device) -> Offer:
         """The one thing that can be bought."""
@@ -118,6 +122,12 @@ class Cloud:
         return Offer(
             "one", NAME, ACCOUNT, REGION, "box", device, rate, self.faults.billing_unit_s, now, "the simulated world"
         )
+
+    def settle(self, now: float) -> None:
+        """Let calls that were on their way arrive."""
+        for late in [p for p in self.pending if p[0] <= now]:
+            self.pending.remove(late)
+            self.create(late[1], late[0], late[2], late[3])
 
     def create(self, order: Order, now: float, who: str, until: float) -> Created | Refused:
         """One create call that has arrived."""
@@ -169,9 +179,10 @@ class Cloud:
         """A request to end something; whatever is not there any more is ended already."""
         self.deeds.append(Deed(now, who, "terminate", ref, until=until))
         machine = self.find(ref)
+        self.watching(machine, now, who)
         if machine is None or machine.ended_at <= now:
             return
-        if self.faults.eclipses:
+        if self.faults.eclipses and now > machine.eclipse[1] + ECLIPSE_APART_S:
             begin = now + self.random.uniform(0.5, 6)
             machine.eclipse = (begin, begin + ECLIPSE_S)
         if machine.ignore > 0:
@@ -192,6 +203,7 @@ class Cloud:
 
     def look(self, ref: Ref, now: float) -> Observation:
         """The answer to a look by id: late, lying or in a word that nobody knows."""
+        self.settle(now)
         machine = self.find(ref)
         if machine is None or now < machine.seen_from or _within(machine.eclipse, now):
             return Observation(ref, "absent", (), provider_time=now, raw_state="404")
@@ -218,6 +230,7 @@ class Cloud:
 
     def listing(self, scope: Scope, now: float) -> Inventory:
         """What a listing shows: late, with gaps that are named, and blind for a moment."""
+        self.settle(now)
         regions = set(scope.regions) or {REGION}
         kinds = scope.kinds or ("rental",)
         gaps = [Gap(r, "rental", "a page could not be read") for r in sorted(regions & self.blind_regions)]
@@ -325,6 +338,10 @@ class SimulatedProvider:
 
         def arrive(now: float) -> Created | Refused | None:
             if f.create in ("dropped", "limited") and cloud.random.random() < 0.7:
+                return None
+            if f.create == "slow" and cloud.random.random() < 0.7:
+                # a request that left in time may be accepted when its sender has given up
+                cloud.pending.append((now + cloud.random.uniform(1, ACCEPT_S), order, self._line.name, until))
                 return None
             return cloud.create(order, now, self._line.name, until)
 

@@ -53,6 +53,11 @@ class Scheduler:
         return self._running.at if self._running else self._start
 
     @property
+    def latest(self) -> float:
+        """The latest time that any actor has seen."""
+        return max((a.at for a in self._actors), default=self._start)
+
+    @property
     def actor(self) -> str:
         """The name of the running actor."""
         return self._running.name if self._running else "world"
