@@ -207,6 +207,7 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "unreachable": purchases.unreachable,
     "copied": purchases.copied,
     "sliced": purchases.sliced,
+    "passed_over": purchases.passed_over,
     "shown": purchases.shown,
     "surveyed": lambda s, r: put(s, replace(purchase_of(s, r), surveyed_at=r.at)),
     "forced": lambda s, r: on_work(s, r, forced=r.event.data["reason"]),

@@ -115,7 +115,8 @@ def status(s: RunState, r: Record) -> RunState:
     """What the supervisor says."""
     status = from_json(HostStatus, r.event.data["status"])
     first = purchase_of(s, r).work.first_update_at
-    if first is None and int(status.beat.get("step") or 0) > 0:
+    step = status.beat.get("step")  # whatever the program wrote: it must never stop the fold
+    if first is None and isinstance(step, (int, float)) and step > 0:
         first = r.at
     return on_work(s, r, status=status, status_at=r.at, first_update_at=first)
 
@@ -135,8 +136,10 @@ def sealed(s: RunState, r: Record) -> RunState:
     seal, work = from_json(Sealed, r.event.data["sealed"]), purchase_of(s, r).work
     changes: dict[str, Any] = {"sealed": seal, "sealed_at": work.sealed_at or r.at, "unreachable": ""}
     changes["copied"] = {i: c for i, c in work.copied.items() if not _other_content(seal, c)}
-    if not work.outcome:
-        changes |= {"outcome": seal.outcome, "exit_code": seal.exit_code, "end_reason": seal.reason, "ended_at": r.at}
+    # a look at the host counts what seems complete; only the seal has read it
+    if not work.outcome or {work.outcome, seal.outcome} <= {"completed", "ended"}:
+        changes |= {"outcome": seal.outcome, "exit_code": seal.exit_code, "end_reason": seal.reason}
+        changes |= {"ended_at": work.ended_at or r.at}
     return on_work(s, r, **changes)
 
 
@@ -202,6 +205,12 @@ def shown(s: RunState, r: Record) -> RunState:
     """A listing showed the rental."""
     p = purchase_of(s, r)
     return put(s, replace(p, listed_at=r.at, seen_at=p.seen_at if p.seen_at is not None else r.at))
+
+
+def passed_over(s: RunState, r: Record) -> RunState:
+    """A generation that could not be hashed for mirroring: others come first."""
+    work = purchase_of(s, r).work
+    return on_work(s, r, passed_over=work.passed_over | {r.event.data["generation"]})
 
 
 def sliced(s: RunState, r: Record) -> RunState:

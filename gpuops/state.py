@@ -122,6 +122,8 @@ class Work:
     mirrored_at: Time | None = None
     slicing: str = ""
     """The generation whose copy has begun and is not complete."""
+    passed_over: frozenset[str] = frozenset()
+    """Generations that could not be hashed for mirroring."""
     copy_rate: float = 0.0
     host_deadline: Time | None = None
 
@@ -248,6 +250,8 @@ class RunState:
     listing_lag_s: float | None = None
     """The provider's guaranteed bound on late visibility; None where there is no guarantee."""
     adopted: bool = False
+    resume: str = ""
+    """The generation on the host that training goes on from; empty: it begins anew."""
     wanted: Wanted = "nothing"
     wanted_at: Time = 0.0
     cause: str = ""

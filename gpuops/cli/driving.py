@@ -15,6 +15,7 @@ from gpuops.cli.interrupts import Interrupted
 from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import GpuopsError, JournalError, Stale, UsageError
 from gpuops.locks import held
+from gpuops.names import escape, path_problem
 from gpuops.render import narrate, progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
 from gpuops.state import RunState
@@ -57,6 +58,21 @@ def decide(app: App, run: RunId, make: Callable[[RunState], Event]) -> RunState:
         except Stale:
             state = app.state(run)
     raise JournalError(f"run {run} changes faster than a decision can be written", next_command="try again")
+
+
+def resume_from(app: App, run: RunId, generation: str) -> None:
+    """Record which generation on the host training goes on from. Raises `UsageError` when it is too late or no path."""
+    if not generation:
+        return
+    if problem := path_problem(generation.removeprefix("/")):
+        raise UsageError(f"--resume {escape(generation)}: {problem}")
+    state = app.state(run)
+    if state.resume == generation:
+        return
+    rental = state.rental
+    if rental is not None and rental.work.launching_at is not None:
+        raise UsageError(f"training of {run} was started already", next_command=f"gpuops watch {run}")
+    decide(app, run, lambda s: fact("resuming", None, generation=generation))
 
 
 def go(

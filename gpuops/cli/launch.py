@@ -5,25 +5,27 @@ from __future__ import annotations
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import ensure_guard, go, wish
-from gpuops.cli.options import Json, MaybeRun, Yes, command_app
+from gpuops.cli.driving import ensure_guard, go, resume_from, wish
+from gpuops.cli.options import Json, MaybeRun, Resume, Yes, command_app
 from gpuops.errors import UsageError
 
 app = command_app()
 
 
 @app.command()
-def launch(run: MaybeRun = None, yes: Yes = False, json: Json = False) -> None:
+def launch(run: MaybeRun = None, resume: Resume = "", yes: Yes = False, json: Json = False) -> None:
     """Send code and data to a ready machine and start training.
 
     Shows what would be sent and asks before anything goes over. Training runs in tmux and does not need this terminal.
 
-    Example: gpuops launch local-demo
+    Examples: gpuops launch local-demo
+              gpuops launch local-demo --resume step-000120
     """
     context = make_app(as_json=json)
     state = context.find(run, open_only=True)
     if state.closed or state.wanted == "closed":
         raise UsageError(f"run {state.run} is going down or closed", next_command="gpuops up MANIFEST")
+    resume_from(context, state.run, resume)
     wish(context, state, "training")
     ensure_guard(context)
     raise typer.Exit(go(context, state.run, "launch", yes=yes, until=_started))

@@ -16,6 +16,10 @@ RunName = Annotated[
 MaybeRun = Annotated[
     str | None, typer.Argument(help="Run id, its start, or its name; default: the only open run.", show_default=False)
 ]
+Resume = Annotated[
+    str,
+    typer.Option(metavar="GENERATION", help="Go on from a generation on the host: a name in outputs, or a path there."),
+]
 AcceptLoss = Annotated[
     str, typer.Option("--accept-loss", metavar="REASON", help="Buy although nothing survives if this computer is off.")
 ]

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import go
-from gpuops.cli.options import AcceptLoss, Json, ManifestPath, Yes, command_app
+from gpuops.cli.driving import go, resume_from
+from gpuops.cli.options import AcceptLoss, Json, ManifestPath, Resume, Yes, command_app
 from gpuops.cli.start import begin
 
 app = command_app()
@@ -20,6 +20,7 @@ def run(
     yes: Yes = False,
     json: Json = False,
     accept_loss: AcceptLoss = "",
+    resume: Resume = "",
     new: Annotated[
         bool, typer.Option("--new", help="Rent a further machine although one is open for this manifest.")
     ] = False,
@@ -32,4 +33,5 @@ def run(
     """
     context = make_app(as_json=json)
     name = begin(context, manifest, "training", accept_loss, new=new)
+    resume_from(context, name, resume)
     raise typer.Exit(go(context, name, "run", yes=yes, until=lambda s: s.closed))

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -238,7 +237,9 @@ def main(request: dict[str, Any]) -> None:
         answer = {"refused": str(error)}
     except OSError as error:
         answer = {"refused": f"{error}"}
-    except Exception:
-        answer = {"bug": traceback.format_exc(limit=8)}
+    except Exception as error:
+        import traceback  # here: a request that ends well does not wait for it
+
+        answer = {"bug": "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=8))}
     out.write(b"\n" + token + b"\n" + json.dumps(answer).encode() + b"\n" + token + b"\n")
     out.flush()

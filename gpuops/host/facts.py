@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import os
-import platform
 import pwd
 import re
 import shutil
@@ -88,8 +86,8 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "tools": {t: bool(shutil.which(t, path=environment["PATH"])) for t in TOOLS},
         "rsync": _first_line(["rsync", "--version"], environment),
         "user": pwd.getpwuid(os.getuid()).pw_name if _has_account() else str(os.getuid()),
-        "host": platform.node(),
-        "kernel": platform.release(),
+        "host": os.uname().nodename,
+        "kernel": os.uname().release,
         "cores": os.cpu_count(),
     }
 
@@ -105,7 +103,7 @@ def _gpus(environment: dict[str, str]) -> dict[str, Any]:
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode:
         return {"error": (text + done.stderr.decode("utf-8", "replace")).strip()[:500], "devices": []}
-    rows = [[c.strip() for c in row] for row in csv.reader(text.splitlines()) if row]
+    rows = [[c.strip() for c in line.rsplit(",", 2)] for line in text.splitlines() if line.strip()]
     return {"error": "" if rows else "nvidia-smi lists no device", "devices": [r for r in rows if len(r) == 3]}
 
 
@@ -212,11 +210,11 @@ def state_candidates() -> list[str]:
     return [*([str(said)] if said else []), f"{home}/.gpuops", f"/var/tmp/gpuops-{uid}", f"/dev/shm/gpuops-{uid}"]
 
 
-def find_state(run: str) -> str | None:
-    """The state directory of a run on this host; None when there is none."""
+def find_state(run: str, record: str = "run.json") -> str | None:
+    """The state directory of a run on this host that holds `record`; None when there is none."""
     for base in state_candidates():
         path = os.path.join(base, run)
-        if os.path.isfile(os.path.join(path, "run.json")) and _private(base) and _private(path):
+        if os.path.isfile(os.path.join(path, record)) and _private(base) and _private(path):
             return path
     return None
 

@@ -113,7 +113,9 @@ def root_of(request: dict[str, Any]) -> str:
     """The directory to which the names of a generation are relative."""
     outputs, ident = request["outputs"], request["generation"]
     if ident == "telemetry":
-        return os.path.join(host_facts.find_state(request["run"]) or "/nonexistent", "telemetry")
+        # a launch that was refused leaves no run.json, and is sealed all the same
+        state = host_facts.find_state(request["run"]) or host_facts.find_state(request["run"], "telemetry.for")
+        return os.path.join(state or "/nonexistent", "telemetry")
     path = os.path.join(outputs, *parts_of(ident))
     return path if os.path.isdir(path) and not os.path.islink(path) else str(outputs)
 

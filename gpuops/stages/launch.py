@@ -39,7 +39,7 @@ def _launch(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
     secrets = {name: ports.secret(name) or "" for name in s.spec.secrets}
     deadline = host_deadline(s.deadline, s.spec.train.grace_s)
     try:
-        boot_id = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, s.plan.get("resume", ""), do.until)
+        boot_id = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, s.resume, do.until)
     except Unreachable as error:
         return (attempted("launch", error.message, p.id),)
     except HostError as error:

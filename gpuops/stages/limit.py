@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuops.policy import Policy
-from gpuops.state import Purchase, RunState
+from gpuops.state import Purchase, RunState, Work
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
 from gpuops.values import Time
 
@@ -74,10 +74,13 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
         if failed and failed.final and s.spec.checks.on_failure == "down":
             return f"{name.replace('_', ' ')} failed: {failed.error}"
     if work.checked_at is not None and not work.checks_ok and s.spec.checks.on_failure == "down":
-        wrong = "; ".join(f"{c.name}: expected {c.expected}, seen {c.seen}" for c in work.checks if not c.ok)
-        return f"checks failed: {wrong}"
+        return f"checks failed: {_wrong(work)}"
     bound = next(((at, why) for at, why in _bounds(s, rental, policy) if now >= at), None)
     return bound[1] if bound else ""
+
+
+def _wrong(work: Work) -> str:
+    return "; ".join(f"{c.name}: expected {c.expected}, seen {c.seen}" for c in work.checks if not c.ok)
 
 
 def _doubt_ends(p: Purchase, policy: Policy) -> Time:
@@ -99,7 +102,10 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
     if work.launching_at is None:
         if s.wanted == "training" and work.checks_ok:
             return [(max(s.wanted_at, work.checked_at) + policy.transfer_s, "the transfer took too long")]
-        return [(work.checked_at + s.spec.setup_s, f"not launched within {s.spec.setup_s:.0f} s of being ready")]
+        why = f"not launched within {s.spec.setup_s:.0f} s of being ready"
+        if not work.checks_ok:
+            why = f"held {s.spec.setup_s:.0f} s for a look, because checks failed: {_wrong(work)}"
+        return [(work.checked_at + s.spec.setup_s, why)]
     if work.launched_at is None:
         failed = s.failures("launch", p.id)
         last = f"; last: {failed.error}" if failed else ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from gpuops.copying import copy_slice
+from gpuops.errors import HostError, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import RunState, Work
-from gpuops.steps import Do, Step, Wait, attempted, bounded
+from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Time
 
 
@@ -34,9 +35,11 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
 def _target(work: Work) -> str:
     """The begun copy as long as the host has that generation, else the newest.
 
-    A program that publishes faster than the line can carry would otherwise never get one copy complete.
+    A program that publishes faster than the line can carry would otherwise never get one copy complete. What is damaged
+    comes last: the newest whole one is what a lost host would be missed for.
     """
-    complete = work.status.generations if work.status else ()
+    published = work.status.generations if work.status else ()
+    complete = tuple(g for g in published if g not in work.passed_over) or published
     if work.slicing in complete and work.slicing not in work.copied:
         return work.slicing
     return "" if not complete or complete[-1] in work.copied else complete[-1]
@@ -48,5 +51,10 @@ def _mirror(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]
     with ports.locks.bulk(s.run) as mine:
         if not mine:
             return (attempted("mirror", "another process of this computer is copying", p.id, busy=True),)
-        generation = ports.host.hash_generation(s.run, p.endpoint, s.spec, target, do.until)
+        try:
+            generation = ports.host.hash_generation(s.run, p.endpoint, s.spec, target, do.until)
+        except Unreachable:
+            raise
+        except HostError as error:
+            return (fact("passed_over", p.id, generation=target), attempted("mirror", error.message, p.id))
         return copy_slice(ports, s, p, generation, do.until, "mirror")
