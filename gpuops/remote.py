@@ -17,6 +17,7 @@ import secrets
 import signal
 import subprocess
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ AGENT_COMMAND = "python3 -I -S -"
 MAX_ANSWER_BYTES = 256 << 20
 LOGIN_S = 30.0
 CONTROL_S = 5.0
+TRUST_S = 5.0
+"""How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
 _MODULES = ("files", "facts", "generations", "sealing", "agent")
 _KEY_WORDS = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "no matching host key type")
 _BOOTSTRAP = """
@@ -158,10 +161,14 @@ class Connection:
         self.login = login
         self.clock = clock
         self._guard = threading.Lock()
+        self._known_good_until = 0.0
 
     def ensure(self, until: Time) -> None:
         """Find the master or start one; one login, also when several processes ask at once."""
         with self._guard, self._locked(until):
+            if os.path.exists(self.login.control) and time.monotonic() < self._known_good_until:
+                return
+            self._known_good_until = time.monotonic() + TRUST_S
             if self._answers(until):
                 return
             self._remove()
@@ -173,6 +180,7 @@ class Connection:
                 err.seek(0)
                 text = names.escape(err.read(4096).decode("utf-8", "replace").strip(), "\n")
             if code:
+                self._known_good_until = 0.0
                 judge(Finished(255 if code != 127 else 1, b"", text))
                 raise Unreachable(f"ssh: {text or 'no login'}")
 
@@ -195,6 +203,7 @@ class Connection:
     def drop(self) -> None:
         """End the master and forget its socket; the next call logs in anew."""
         with self._guard, contextlib.suppress(HostError):
+            self._known_good_until = 0.0
             self._remove()
 
     def _start_master(self, until: Time, err: IO[bytes]) -> int:

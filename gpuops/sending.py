@@ -68,7 +68,6 @@ def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, u
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
     if preview(spec, None, clock, until).digest != approved.digest:
         raise HostError("the files changed since the list was approved: look at the new list and approve it")
-    connection.ensure(until)
     for transfer, (destination, files) in zip(spec.transfers, approved.trees, strict=True):
         _rsync(transfer, destination, files, connection, clock, until)
     wanted = [_local_hashes(t, files) for t, (_, files) in zip(spec.transfers, approved.trees, strict=True)]
@@ -151,14 +150,26 @@ def _dry_run(
     transfer: Transfer, excludes: tuple[str, ...], connection: Connection | None, clock: Clock, until: Time
 ) -> Finished:
     if connection is not None:
-        connection.ensure(until)
         target = argv.rsync_target(connection.login.endpoint, transfer.destination.rstrip("/") + "/")
         shell = argv.remote_shell(connection.login)
-        done = run_child(argv.rsync_list(transfer.source, target, excludes, transfer.follow, shell), clock, until)
+        command = argv.rsync_list(transfer.source, target, excludes, transfer.follow, shell)
+        done = _over(connection, command, clock, until)
     else:
         with tempfile.TemporaryDirectory(prefix="gpuops-") as empty:
             done = run_child(argv.rsync_list(transfer.source, empty + "/", excludes, transfer.follow), clock, until)
     _judge_rsync(done)
+    return done
+
+
+def _over(connection: Connection, command: list[str], clock: Clock, until: Time) -> Finished:
+    """Run rsync over the shared connection, once more when that turns out to be dead."""
+    connection.ensure(until)
+    done = run_child(command, clock, until)
+    if done.code == 255 and clock.now() < until:
+        judge(Finished(0, b"", done.err))
+        connection.drop()
+        connection.ensure(until)
+        done = run_child(command, clock, until)
     return done
 
 
@@ -184,9 +195,8 @@ def _rsync(
         listing.flush()
         target = argv.rsync_target(connection.login.endpoint, destination.rstrip("/") + "/")
         shell = argv.remote_shell(connection.login)
-        _judge_rsync(
-            run_child(argv.rsync_send(transfer.source, target, listing.name, transfer.follow, shell), clock, until)
-        )
+        command = argv.rsync_send(transfer.source, target, listing.name, transfer.follow, shell)
+        _judge_rsync(_over(connection, command, clock, until))
 
 
 def _parse(out: bytes) -> tuple[list[tuple[str, bytes, int]], list[str]]:

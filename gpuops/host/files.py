@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 BUFFER = 1 << 20
@@ -124,9 +124,33 @@ def hash_file(root: str, relative: str, cache: dict[str, Any] | None = None) -> 
 
 
 def in_threads(work: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Apply `work` on all cores and keep the order; hashlib and read release the interpreter lock."""
-    with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
-        return list(pool.map(work, items))
+    """Apply `work` on all cores and keep the order; the first error is raised. Hashing and reading release the lock.
+
+    Plain threads: importing a pool would cost every request of the agent as much as its own work.
+    """
+    waiting = list(enumerate(items))[::-1]
+    results: dict[int, Any] = {}
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        while not errors:
+            try:
+                index, item = waiting.pop()
+            except IndexError:
+                return
+            try:
+                results[index] = work(item)
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(min(len(waiting), max(2, os.cpu_count() or 1)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[index] for index in sorted(results)]
 
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,6 @@ import os
 import re
 import stat
 import time
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,6 +129,8 @@ def check_structure(root: str, name: str, deep: bool) -> None:
         elif lower.endswith(".index.json"):
             _check_index(root, name, source.read(64 << 20))
         elif lower.endswith(ZIPPED) or source.read(4) == b"PK\x03\x04":
+            import zipfile  # here: most requests of the agent read no zip file, and this import takes as long as they do
+
             try:
                 with zipfile.ZipFile(source) as archive:
                     bad = archive.testzip() if deep else None

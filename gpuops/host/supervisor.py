@@ -160,7 +160,7 @@ class Supervision:
         self.record: dict[str, Any] = {
             "run": plan["run"], "boot_id": plan["boot_id"], "phase": "starting", "outcome": "", "exit_code": None,
             "signal": 0, "reason": "", "started_at": time.time(), "ended_at": None, "deadline": None,
-            "supervisor": [os.getpid(), _ticks(os.getpid())], "group": 0, "log_dropped_bytes": 0, "left_running": [],
+            "supervisor": [os.getpid(), _fields(os.getpid())[19]], "group": 0, "log_dropped_bytes": 0, "left_running": [],
         }  # fmt: skip
         self.pid = 0
         self.pipe = -1
@@ -242,7 +242,7 @@ class Supervision:
                 self.asked = self.asked or stop_request(self.plan) or self.deadline.passed()
                 if self.asked:
                     self.note(reason=f"stopping: {self.asked}")
-                    _signal_group(self.pid, signal.SIGTERM)
+                    _signal_all([-self.pid], signal.SIGTERM)
                     kill_at = now + self.plan["grace_s"]
             elif now >= kill_at:
                 self.killed = True
@@ -285,7 +285,7 @@ class Supervision:
 
     def _clear(self) -> None:
         """End what training left behind: first asked, then killed, until nothing is left that could write."""
-        _signal_group(self.pid, signal.SIGTERM)
+        _signal_all([-self.pid], signal.SIGTERM)
         begun = time.monotonic()
         patience = 0.0 if self.killed else min(STRAGGLER_S, self.plan["grace_s"])
         while descendants() and time.monotonic() < begun + patience + KILL_S:
@@ -367,19 +367,8 @@ def _fields(pid: int) -> list[str]:
         return []
 
 
-def _ticks(pid: int) -> str:
-    fields = _fields(pid)
-    return fields[19] if len(fields) > 19 else ""
-
-
-def _signal_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
 def _signal_all(pids: list[int], number: int) -> None:
+    """Send a signal to processes; a negative number stands for a whole group."""
     for pid in pids:
         try:
             os.kill(pid, number)

@@ -135,6 +135,13 @@ def test_an_rsync_that_was_killed_half_way_is_resumed(case: Case) -> None:
     assert case.host.logins() == 1
 
 
+def test_a_dead_connection_is_replaced_on_the_way(case: Case) -> None:
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    case.host.cut()
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 1
+    assert case.host.logins() == 2
+
+
 def test_inputs_are_verified_on_the_host(case: Case) -> None:
     (case.source / "in.bin").write_bytes(b"input")
     (case.source / "SHA256SUMS").write_text(f"{hashlib.sha256(b'input').hexdigest()}  in.bin\n")
