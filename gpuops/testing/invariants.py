@@ -58,6 +58,8 @@ class Watch:
     checks: Counter[str] = field(default_factory=Counter)
     trace: list[tuple[float, str, str]] = field(default_factory=list)
     user_forced: bool = False
+    overspent: float = 0.0
+    """What was charged beyond the cap, as a part of the stated bound."""
     _open: dict[Life, str] = field(default_factory=dict)
 
     def check(self, name: str, holds: bool, said: str) -> None:
@@ -133,6 +135,10 @@ class Watch:
             fine = machine.mark.limit_at >= limit and machine.ends_at >= limit
             self.check("extended", fine, f"{machine.ref}: mark {machine.mark.limit_at - limit:.0f} s off")
 
+    def unwritable(self, life: Life) -> None:
+        """An append failed: what was done stays unrecorded, and the driver says so by ending."""
+        self._open.pop(life, None)
+
     # --- calls and effects
 
     def called(self, to: str, what: str, left: float, life: Life) -> None:
@@ -159,7 +165,7 @@ class Watch:
     def creates(self, now: float) -> None:
         """Compare every create effect with the journal; called at the end and before each terminate."""
         deeds = [d for d in self.cloud.deeds if d.what == "create"]
-        for nonce, number in Counter(d.nonce for d in deeds).items():
+        for number in Counter(d.nonce for d in deeds).values():
             self.check("one create", number == 1, f"{number} create effects for one intent")
         known = {p.nonce: p for p in self.state.purchases.values()} if self.state else {}
         for deed in deeds:
@@ -196,7 +202,9 @@ class Watch:
         self.check("liveness", closed and not left, f"{why}: the run is {phase}, {left} bills")
         if self.state is not None:
             cost = sum((m.cost(now) for m in self.cloud.ours()), Decimal(0))
-            bound = self.state.spec.cap.amount + Decimal(str(self.overspend_bound()))
+            extra = self.overspend_bound()
+            bound = self.state.spec.cap.amount + Decimal(str(extra))
+            self.overspent = float(cost - self.state.spec.cap.amount) / extra
             self.check("spend", cost <= bound, f"charged {cost:.2f}, cap {self.state.spec.cap}, bound {bound:.2f}")
 
     def overspend_bound(self) -> float:

@@ -15,11 +15,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Killed(BaseException):  # noqa: N818 - not an error: nothing may catch it as one
+class Killed(BaseException):
     """This life of the actor is over."""
 
 
-class Finished(BaseException):  # noqa: N818
+class Finished(BaseException):
     """The simulated world has ended."""
 
 

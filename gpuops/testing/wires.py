@@ -91,6 +91,8 @@ class SimulatedJournal:
     def _ready(self) -> None:
         self._life.spend(0.01)
         if any(START + a <= self._life.now < START + b for a, b in self._faults.journal_full):
+            if self._watch:
+                self._watch.unwritable(self._life)
             raise JournalError("the journal cannot be used: database or disk is full")
 
 

@@ -261,7 +261,8 @@ class World:
         cloned, due, seen = False, 0.0, -1
         while True:
             # as the parent does: a child starts when something is due, or when somebody else wrote
-            if ports.journal.runs(open_only=True) and (ports.clock.now() >= due or seen != self.watch.version):
+            news = seen != self.watch.version and not self._busy
+            if ports.journal.runs(open_only=True) and (news or ports.clock.now() >= due):
                 try:
                     due = tend(RUN, ports, self.policy, lambda r: self._busy > 0)
                 except GpuopsError as error:

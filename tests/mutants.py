@@ -1,0 +1,321 @@
+"""The engine with one safeguard taken out at a time. Each must be caught by an invariant of the simulated world."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from gpuops import copying, engine, guard, hits
+from gpuops.codec import to_json
+from gpuops.errors import ProviderError
+from gpuops.fold import fold
+from gpuops.journal import SqliteJournal
+from gpuops.stages import buy, close, launch, limit, move_end, observe, prove_gone, resolve, terminate
+from gpuops.state import RunState, Work
+from gpuops.steps import Closed, Do, announce, fact
+from gpuops.testing.provider import SimulatedProvider
+from gpuops.testing.simulate import Mutant
+from gpuops.testing.wires import SimulatedClock
+from gpuops.values import Copied, Refused
+
+# `gpuops.stages.buy` and its like are modules here; the package exports nothing
+Patch = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def swap(owner: Any, name: str, value: Any) -> Patch:
+    """Replace one attribute."""
+    return lambda: patch.object(owner, name, value)
+
+
+def rule(old: Any, new: Any) -> Patch:
+    """Replace one rule of the engine; the new one keeps its name, which is what rights are given to."""
+    new.__name__ = old.__name__
+    return lambda: patch.object(engine, "RULES", tuple(new if r is old else r for r in engine.RULES))
+
+
+def together(*patches: Patch) -> Patch:
+    """Several patches at once."""
+
+    @contextlib.contextmanager
+    def all_of_them() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for one in patches:
+                stack.enter_context(one())
+            yield
+
+    return all_of_them
+
+
+def advancing(advance: Any) -> Patch:
+    """Replace one step of the engine for operators and guard."""
+    return together(swap(engine, "advance", advance), swap(guard, "advance", advance))
+
+
+# --- buying ------------------------------------------------------------------------------------------------------------
+
+
+def late_intent(run: Any, ports: Any, policy: Any, may: Any, state: Any = None) -> Any:
+    state = engine.load(run, ports, state)
+    now = ports.clock.now()
+    step = engine.decide(state, now, policy, may)
+    if not isinstance(step, Do) or step.decision is None or step.decision.kind != "intended":
+        return advance(run, ports, policy, may, state)
+    record = engine.Record(run, state.version + 1, step.decision, True, now, now)
+    events = engine._act(ports, fold([record], state), step)
+    ports.journal.append(run, step.decision, expected=state.version, at=now, wall=now)
+    ports.journal.append_facts(run, events, at=now, wall=now)
+    return step
+
+
+advance = engine.advance
+
+
+class Twice:
+    """A provider whose create call is sent again when it has no answer."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def provision(self, order: Any, until: Any) -> Any:
+        try:
+            return self._inner.provision(order, until)
+        except ProviderError:
+            return self._inner.provision(order, until)
+
+
+def retried_create(ports: Any, s: Any, do: Any, purchase_id: str) -> Any:
+    inner = ports.providers
+    return provision(dataclasses.replace(ports, providers=lambda n: Twice(inner(n))), s, do, purchase_id)
+
+
+provision = buy._provision
+
+
+def send_whenever(ports: Any, s: Any, do: Any, purchase_id: str) -> Any:
+    p = s.purchases[purchase_id]
+    provider = ports.providers(s.spec.provider)
+    try:
+        answer = provider.provision(buy._order(ports, s, p), ports.clock.now() + 30)
+    except ProviderError as error:
+        return (fact("unknown", p.id, error=error.message),)
+    if isinstance(answer, Refused):
+        return (fact("refused", p.id, reason=answer.reason, why=answer.kind),)
+    return (fact("created", p.id, created=to_json(answer), via="answer"),)
+
+
+def unknown_is_gone(ports: Any, s: Any, do: Any, policy: Any) -> Any:
+    events = search(ports, s, do, policy)
+    return (*events[:-1], fact("not_sent", do.purchase, why="not found")) if events[-1].kind == "searched" else events
+
+
+search = resolve._search
+
+
+# --- ending ------------------------------------------------------------------------------------------------------------
+
+
+def give_up(s: Any, p: Any, now: Any, policy: Any) -> Any:
+    return None if p.life == "ending" and p.terminates >= 1 else terminate_one(s, p, now, policy)
+
+
+terminate_one = terminate._one
+
+
+def end_at_limit(s: Any, p: Any, now: Any, policy: Any) -> Any:
+    if now >= s.limit and s.wanted == "closed":
+        return Do("terminate", terminate._send, now + 30, p.id, fact("ending", p.id, cause="limit"))
+    return decide_end(s, p, now, policy)
+
+
+decide_end = terminate._decide
+
+
+def never_forced(s: Any, now: Any, policy: Any) -> Any:
+    step = limit.enforce_limit(s, now, policy)
+    return None if isinstance(step, Do) and step.decision and step.decision.kind == "forced" else step
+
+
+def forced_always(s: Any, now: Any, policy: Any) -> Any:
+    for p in s.purchases.values():
+        if s.wanted == "closed" and p.life == "created" and not p.work.safe_to_end:
+            decision = fact("forced", p.id, reason="limit reached", by="limit")
+            return Do("enforce_limit", announce("alarm", "forced"), now + 30, p.id, decision)
+    return limit.enforce_limit(s, now, policy)
+
+
+def trust_absent(p: Any, seen: Any, inventory: Any, again: bool) -> str:
+    return "" if seen.state in ("absent", "terminal") else "still there"
+
+
+def no_gaps(self: Any, scope: Any, until: Any) -> Any:
+    return dataclasses.replace(list_billable(self, scope, until), gaps=())
+
+
+list_billable = SimulatedProvider.list_billable
+
+
+def close_at_once(s: Any, now: Any, policy: Any) -> Any:
+    if s.closed:
+        return Closed(s.cause)
+    if s.wanted == "closed" and all(p.life in ("ending", "unknown", "intended", *close.FINAL) for p in s.purchases.values()):
+        return Do("close", announce("info", "closed"), now + 30, decision=fact("closed", None))
+    return None
+
+
+# --- copying -----------------------------------------------------------------------------------------------------------
+
+
+def unverified(ports: Any, s: Any, p: Any, generation: Any, until: Any, name: str) -> Any:
+    attempt = ports.store.attempt(s.run, s.spec.outputs.destination, generation)
+    if not ports.host.fetch(s.run, p.endpoint, s.spec, generation, attempt, until, ports.progress):
+        return (fact("sliced", p.id, generation=generation.id),)
+    copied = Copied(generation.id, attempt, generation.bytes, hits_digest(generation))
+    return (fact("copied", p.id, copied=to_json(copied), seconds=1),)
+
+
+def hits_digest(generation: Any) -> str:
+    from gpuops.names import content_digest
+
+    return content_digest(generation)
+
+
+class InPlace:
+    """A store whose attempts are the published directory itself."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def find(self, run: Any, destination: str, generation: Any) -> None:
+        return None
+
+    def attempt(self, run: Any, destination: str, generation: Any) -> str:
+        return f"{destination}/{generation.id}"
+
+
+def in_place(ports: Any, *rest: Any) -> Any:
+    return copy_slice(dataclasses.replace(ports, store=InPlace(ports.store)), *rest)
+
+
+copy_slice = copying.copy_slice
+
+
+def copying_by(function: Any) -> Patch:
+    """Replace the copy of one slice, for teardown and mirror."""
+    from gpuops.stages import copy, mirror
+
+    return together(swap(copy, "copy_slice", function), swap(mirror, "copy_slice", function))
+
+
+# --- journal, clock, others ----------------------------------------------------------------------------------------------
+
+
+def append_anyway(self: Any, run: Any, event: Any, *, expected: int, at: Any, wall: Any) -> Any:
+    return append(self, run, event, expected=self._last(run), at=at, wall=wall)
+
+
+append = SqliteJournal.append
+
+
+def facts_fenced(run: Any, ports: Any, policy: Any, may: Any, state: Any = None) -> Any:
+    state = engine.load(run, ports, state)
+    now = ports.clock.now()
+    step = engine.decide(state, now, policy, may)
+    if not isinstance(step, Do):
+        return step
+    if step.decision is not None:
+        record = ports.journal.append(run, step.decision, expected=state.version, at=now, wall=now)
+        state = fold([record], state)
+    version = state.version
+    for event in engine._act(ports, state, step):
+        ports.journal.append(run, event, expected=version, at=ports.clock.now(), wall=now)
+        version += 1
+    return step
+
+
+def everybody_is_ours(s: Any, items: Any, policy: Any) -> Any:
+    nonce = next((p.nonce for p in s.purchases.values()), "")
+    return listed(s, [dataclasses.replace(i, nonce=nonce) if i.mark else i for i in items], policy)
+
+
+listed = hits.listed_events
+
+
+def clone_is_ours(s: Any, purchase: Any, item: Any, policy: Any) -> Any:
+    hit = judge(s, purchase, item, policy)
+    return "duplicate" if hit == "clone" else hit
+
+
+judge = hits.judge
+
+
+def extend_now(s: Any, now: Any, policy: Any) -> Any:
+    if s.extension and s.wanted != "closed":
+        decision = fact("extended", None, deadline=s.extension.deadline, limit=s.extension.limit)
+        return Do("move_end", announce("info", "extended"), now + 30, decision=decision)
+    return move_end.move_end(s, now, policy)
+
+
+def no_until(state: Any, now: Any, policy: Any, may: Any) -> Any:
+    step = decide(state, now, policy, may)
+    return dataclasses.replace(step, until=now + 86_400) if isinstance(step, Do) else step
+
+
+decide = engine.decide
+
+
+def leak(ports: Any, s: Any, do: Any) -> Any:
+    events = start(ports, s, do)
+    return (*events, fact("notified", do.purchase, environment={n: ports.secret(n) for n in s.spec.secrets}))
+
+
+start = launch._launch
+
+
+def seen_is_listed(self: RunState, purchase: Any, policy: Any) -> Any:
+    return purchase.seen_at if purchase.seen_at is not None else visible_from(self, purchase, policy)
+
+
+visible_from = RunState.visible_from
+
+
+MUTANTS: dict[str, Mutant] = {
+    "late intent": Mutant(advancing(late_intent), ("intent first",)),
+    "retried create": Mutant(swap(buy, "_provision", retried_create), ("one create",)),
+    "send_before ignored": Mutant(swap(buy, "_provision", send_whenever), ("sent in time",), 600),
+    "unknown = gone": Mutant(swap(resolve, "_search", unknown_is_gone), ("gone",)),
+    "give up on terminate": Mutant(swap(terminate, "_one", give_up), ("liveness", "spend"), 400),
+    "terminate first": Mutant(swap(Work, "safe_to_end", property(lambda self: True)), ("copied first",)),
+    "forced unrecorded": Mutant(
+        together(swap(terminate, "_decide", end_at_limit), rule(limit.enforce_limit, never_forced)), ("copied first",), 400
+    ),
+    "forced always": Mutant(rule(limit.enforce_limit, forced_always), ("forced",)),
+    "one-round proof": Mutant(swap(prove_gone, "proved", lambda p, policy: any(r.ok for r in p.proofs)), ("gone",)),
+    "gap counted as complete": Mutant(swap(SimulatedProvider, "list_billable", no_gaps), ("gone", "unexplained"), 400),
+    "404 trusted": Mutant(swap(prove_gone, "doubt", trust_absent), ("gone",)),
+    "seen counts as listed": Mutant(swap(RunState, "visible_from", seen_is_listed), ("gone",), 2000),
+    "closed without proof": Mutant(rule(close.close, close_at_once), ("unexplained",)),
+    "no verification": Mutant(copying_by(unverified), ("verified",)),
+    "copy in place": Mutant(copying_by(in_place), ("verified",), 600),
+    "stale version accepted": Mutant(swap(SqliteJournal, "append", append_anyway), ("fresh",)),
+    "facts fenced": Mutant(advancing(facts_fenced), ("recorded",)),
+    "wall clock": Mutant(
+        swap(SimulatedClock, "now", lambda self: self._life.now + self._wall), ("forced", "spend", "until", "liveness")
+    ),
+    "another operator's adopted": Mutant(
+        swap(hits, "listed_events", everybody_is_ours), ("others",)
+    ),
+    "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 600),
+    "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 600),
+    "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 400),
+    "effect past its until": Mutant(swap(engine, "decide", no_until), ("until",)),
+    "secret leaked": Mutant(swap(launch, "_launch", leak), ("secret",)),
+}
