@@ -95,7 +95,8 @@ def ask(login: argv.Login, operation: str, request: dict[str, Any], seconds: flo
 def _read_all(channel: paramiko.Channel, end: float) -> bytes:
     """stdout until its end; stderr is dropped, so that it cannot fill the window."""
     channel.set_combine_stderr(False)
-    pieces, size = [], 0
+    pieces: list[bytes] = []
+    size = 0
     while True:
         left = end - time.monotonic()
         if left <= 0:
