@@ -9,7 +9,7 @@ from gpuops.codec import from_json
 from gpuops.errors import GpuopsError
 from gpuops.names import content_digest
 from gpuops.state import FINAL, PURCHASE_LIFE, Layer, Life, Proof, Purchase, RunState
-from gpuops.values import Check, Copied, Created, HostStatus, Observation, Record, Sealed
+from gpuops.values import Check, Copied, Created, Generation, HostStatus, Observation, Record, Sealed
 
 
 class ImpossibleTransition(GpuopsError):  # noqa: N818 - it names what happened
@@ -90,6 +90,8 @@ def observed(s: RunState, r: Record) -> RunState:
     if seen.ends_at is not None and not p.twin_of:
         grade = str(r.event.data.get("grade", "read back"))
         layers = {**layers, "provider timer": Layer("provider timer", grade, seen.ends_at)}
+    elif seen.state == "running" and not p.twin_of:
+        layers = {k: v for k, v in layers.items() if k != "provider timer"}  # what is not read back ends nothing
     return put(s, p, layers=layers)
 
 
@@ -190,6 +192,15 @@ def proof(s: RunState, r: Record) -> RunState:
     return put(s, replace(p, proofs=(*kept, proof)))
 
 
+def gone(s: RunState, r: Record) -> RunState:
+    """Proved gone. Training that nobody saw the end of was interrupted by the end of its rental."""
+    work = purchase_of(s, r).work
+    if work.launching_at is not None and not work.outcome:
+        cause = purchase_of(s, r).cause
+        s = on_work(s, r, outcome="interrupted", end_reason=f"the rental ended: {cause}", ended_at=r.at)
+    return move(s, r, "gone", gone_at=r.event.data.get("at", r.at))
+
+
 def retained(s: RunState, r: Record) -> RunState:
     """Kept on purpose."""
     d = r.event.data
@@ -205,6 +216,11 @@ def shown(s: RunState, r: Record) -> RunState:
     """A listing showed the rental."""
     p = purchase_of(s, r)
     return put(s, replace(p, listed_at=r.at, seen_at=p.seen_at if p.seen_at is not None else r.at))
+
+
+def hashed(s: RunState, r: Record) -> RunState:
+    """The hash list of a generation that is being mirrored."""
+    return on_work(s, r, hashed=from_json(Generation, r.event.data["generation"]))
 
 
 def passed_over(s: RunState, r: Record) -> RunState:

@@ -10,7 +10,7 @@ from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
-from gpuops.values import Event, Scope, Time
+from gpuops.values import Event, Observation, Scope, Time
 
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -38,6 +38,9 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         ports.clock.learn(seen.provider_time)
     grade = provider.traits.deadline if provider.traits.deadline in ("read back", "observed to fire") else "declared"
     observed = fact("observed", p.id, observation=to_json(seen), grade=grade)
+    if lost := _lost_timer(s, p, seen):
+        ports.notify(s.run, "alarm", lost)
+        return (observed, fact("alarm", p.id, message=lost))
     if seen.state in ("terminal", "refused") or (seen.state == "absent" and p.seen_at is not None):
         last = p.work.status.generations[-1:] if p.work.status else ()
         copied = sorted(p.work.copied)
@@ -48,6 +51,15 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         if p.work.launched_at is not None and not p.work.outcome:
             return (observed, fact("ended", p.id, outcome="interrupted", reason="the provider says stopped"))
     return (observed,)
+
+
+def _lost_timer(s: RunState, p: Purchase, seen: Observation) -> str:
+    """A timer that was read back once and is there no more: one layer less, and a person should know."""
+    had = p.observation is not None and p.observation.ends_at is not None
+    if not had or seen.ends_at is not None or seen.state != "running":
+        return ""
+    why = f" ({seen.reason})" if seen.reason else ""
+    return f"the provider's own timer no longer ends {p.ref}{why}: the guard on this computer must"
 
 
 def _survey(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
