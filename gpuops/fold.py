@@ -8,10 +8,9 @@ and raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from gpuops import fold_purchase as purchases
-from gpuops.codec import from_json
+from gpuops.codec import changed, from_json
 from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_of, put
 from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, Purchase, RunState, copy_name, later_wish
 from gpuops.values import Mark, Money, Offer, Record, SendList, Spec
@@ -59,7 +58,7 @@ def _apply(state: RunState, record: Record) -> RunState:
     if handler is not None:
         state = handler(state, record)
     first = state.first_at if kind in state.first_at else {**state.first_at, kind: record.at}
-    state = replace(state, version=record.seq, last_at=max(state.last_at, record.at), first_at=first)
+    state = changed(state, version=record.seq, last_at=max(state.last_at, record.at), first_at=first)
     state = _cleared(state, record)
     if record.decision:
         _check_phase(before, state, kind)
@@ -84,7 +83,7 @@ def _cleared(state: RunState, record: Record) -> RunState:
         keys.add((copy_name(record.event.data["copied"]["generation"]), purchase))
     if keys.isdisjoint(state.attempts):
         return state
-    return replace(state, attempts={k: v for k, v in state.attempts.items() if k not in keys})
+    return changed(state, attempts={k: v for k, v in state.attempts.items() if k not in keys})
 
 
 def _planned(r: Record) -> RunState:
@@ -115,16 +114,16 @@ def _wanted(s: RunState, r: Record) -> RunState:
     what, cause = r.event.data["what"], r.event.data.get("cause", "")
     if not later_wish(s.wanted, what):
         return s
-    return replace(s, wanted=what, wanted_at=r.at, cause=cause or s.cause)
+    return changed(s, wanted=what, wanted_at=r.at, cause=cause or s.cause)
 
 
 def _approved(s: RunState, r: Record) -> RunState:
-    return replace(s, approved=s.approved | {r.event.data["digest"]})
+    return changed(s, approved=s.approved | {r.event.data["digest"]})
 
 
 def _preflight(s: RunState, r: Record) -> RunState:
     d = r.event.data
-    return replace(s, preflight_at=r.at, preflight_problem=d.get("problem", ""), preflight_final=bool(d.get("final")))
+    return changed(s, preflight_at=r.at, preflight_problem=d.get("problem", ""), preflight_final=bool(d.get("final")))
 
 
 def _intended(s: RunState, r: Record) -> RunState:
@@ -145,21 +144,21 @@ def _intended(s: RunState, r: Record) -> RunState:
 def _layer(s: RunState, r: Record) -> RunState:
     d = r.event.data
     layer = Layer(d["name"], d["grade"], d["at"])
-    s = replace(s, layers={**s.layers, layer.name: layer})
+    s = changed(s, layers={**s.layers, layer.name: layer})
     return on_work(s, r, host_deadline=layer.at) if layer.name == "host deadline" else s
 
 
 def _ends(s: RunState, r: Record) -> RunState:
     d = r.event.data
     marks = {
-        i: replace(p, mark=replace(p.mark, limit_at=d["limit"])) if p.life in ("created", "intended", "unknown") else p
+        i: changed(p, mark=changed(p.mark, limit_at=d["limit"])) if p.life in ("created", "intended", "unknown") else p
         for i, p in s.purchases.items()
     }
-    return replace(s, deadline=d["deadline"], limit=d["limit"], extension=None, purchases=marks)
+    return changed(s, deadline=d["deadline"], limit=d["limit"], extension=None, purchases=marks)
 
 
 def _extend_wanted(s: RunState, r: Record) -> RunState:
-    return replace(s, extension=Extension(r.event.data["deadline"], r.event.data["limit"]))
+    return changed(s, extension=Extension(r.event.data["deadline"], r.event.data["limit"]))
 
 
 def _reconciled(s: RunState, r: Record) -> RunState:
@@ -167,8 +166,8 @@ def _reconciled(s: RunState, r: Record) -> RunState:
     purchases = dict(s.purchases)
     for pid, billed in d.get("billed", {}).items():
         if pid in purchases:
-            purchases[pid] = replace(purchases[pid], billed=from_json(Money, billed))
-    return replace(s, reconciled_at=r.at, reconcile_gaps=tuple(d.get("gaps", ())), purchases=purchases)
+            purchases[pid] = changed(purchases[pid], billed=from_json(Money, billed))
+    return changed(s, reconciled_at=r.at, reconcile_gaps=tuple(d.get("gaps", ())), purchases=purchases)
 
 
 def _attempted(s: RunState, r: Record) -> RunState:
@@ -177,12 +176,12 @@ def _attempted(s: RunState, r: Record) -> RunState:
     old = s.attempts.get(key)
     failures = 1 if d.get("busy") else (old.failures if old else 0) + 1
     attempt = Attempt(failures, r.at, d.get("error", ""), bool(d.get("final")))
-    return replace(s, attempts={**s.attempts, key: attempt})
+    return changed(s, attempts={**s.attempts, key: attempt})
 
 
 _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
-    "resuming": lambda s, r: replace(s, resume=r.event.data["generation"]),
-    "recalled": lambda s, r: replace(s, spec=from_json(Spec, r.event.data["spec"])),
+    "resuming": lambda s, r: changed(s, resume=r.event.data["generation"]),
+    "recalled": lambda s, r: changed(s, spec=from_json(Spec, r.event.data["spec"])),
     "wanted": _wanted,
     "approved": _approved,
     "preflight": _preflight,
@@ -192,7 +191,7 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "unknown": lambda s, r: move(s, r, "unknown", cause=r.event.data.get("error", "")),
     "not_sent": lambda s, r: move(s, r, "not_sent", cause=r.event.data.get("why", "")),
     "unproven": lambda s, r: move(s, r, "unproven", cause=r.event.data.get("why", "")),
-    "searched": lambda s, r: put(s, replace(purchase_of(s, r), searched_at=r.at)),
+    "searched": lambda s, r: put(s, changed(purchase_of(s, r), searched_at=r.at)),
     "observed": purchases.observed,
     "ended_elsewhere": purchases.ended_elsewhere,
     "reappeared": purchases.reappeared,
@@ -211,7 +210,7 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "passed_over": purchases.passed_over,
     "hashed": purchases.hashed,
     "shown": purchases.shown,
-    "surveyed": lambda s, r: put(s, replace(purchase_of(s, r), surveyed_at=r.at)),
+    "surveyed": lambda s, r: put(s, changed(purchase_of(s, r), surveyed_at=r.at)),
     "forced": lambda s, r: on_work(s, r, forced=r.event.data["reason"]),
     "ending": purchases.ending,
     "terminated": purchases.terminated,
@@ -223,8 +222,8 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "extend_wanted": _extend_wanted,
     "extended": _ends,
     "shortened": _ends,
-    "alarm": lambda s, r: replace(s, alarms=(*s.alarms, r.event.data["message"])),
+    "alarm": lambda s, r: changed(s, alarms=(*s.alarms, r.event.data["message"])),
     "reconciled": _reconciled,
-    "closed": lambda s, r: replace(s, closed=True, closed_at=r.at),
+    "closed": lambda s, r: changed(s, closed=True, closed_at=r.at),
     "attempted": _attempted,
 }

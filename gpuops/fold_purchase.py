@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from gpuops.codec import from_json
+from gpuops.codec import changed, from_json
 from gpuops.errors import GpuopsError
 from gpuops.names import content_digest
 from gpuops.state import FINAL, PURCHASE_LIFE, Layer, Life, Proof, Purchase, RunState
 from gpuops.values import Check, Copied, Created, Generation, HostStatus, Observation, Record, Sealed
 
 
-class ImpossibleTransition(GpuopsError):  # noqa: N818 - it names what happened
+class ImpossibleTransition(GpuopsError):
     """A decision does not fit the life tables."""
 
 
@@ -26,7 +25,7 @@ def purchase_of(s: RunState, r: Record) -> Purchase:
 
 def put(s: RunState, p: Purchase, **run_changes: Any) -> RunState:
     """The state with this purchase in it."""
-    return replace(s, purchases={**s.purchases, p.id: p}, **run_changes)
+    return changed(s, purchases={**s.purchases, p.id: p}, **run_changes)
 
 
 def move(s: RunState, r: Record, life: Life, **changes: Any) -> RunState:
@@ -38,13 +37,13 @@ def move(s: RunState, r: Record, life: Life, **changes: Any) -> RunState:
         return s
     if life in FINAL:
         changes["final_at"] = r.at
-    return put(s, replace(p, life=life, **changes))
+    return put(s, changed(p, life=life, **changes))
 
 
 def on_work(s: RunState, r: Record, **changes: Any) -> RunState:
     """Change the work of the purchase that a record names."""
     p = purchase_of(s, r)
-    return put(s, replace(p, work=replace(p.work, **changes)))
+    return put(s, changed(p, work=changed(p.work, **changes)))
 
 
 def created(s: RunState, r: Record) -> RunState:
@@ -62,7 +61,7 @@ def created(s: RunState, r: Record) -> RunState:
         return s
     if p.ref is None:
         mark = Layer("mark", "declared", p.mark.limit_at)
-        return replace(move(s, r, "created", **changes), closed=False, layers={**s.layers, "mark": mark})
+        return changed(move(s, r, "created", **changes), closed=False, layers={**s.layers, "mark": mark})
     twin_id = f"{p.id}.{made.ref.id}"
     if twin_id in s.purchases:
         return s
@@ -70,7 +69,7 @@ def created(s: RunState, r: Record) -> RunState:
         id=twin_id, nonce=p.nonce, mark=p.mark, offer=p.offer, life="created", intended_at=p.intended_at,
         send_before=p.send_before, member=p.member, twin_of=p.id,
     )  # fmt: skip
-    return put(s, replace(fresh, **changes), closed=False)
+    return put(s, changed(fresh, **changes), closed=False)
 
 
 def observed(s: RunState, r: Record) -> RunState:
@@ -78,14 +77,14 @@ def observed(s: RunState, r: Record) -> RunState:
     p, seen = purchase_of(s, r), from_json(Observation, r.event.data["observation"])
     work = p.work
     if seen.endpoint is not None and work.endpoint_at is None:
-        work = replace(work, endpoint_at=r.at)
+        work = changed(work, endpoint_at=r.at)
     if seen.endpoint is None and p.observation is not None and p.observation.endpoint is not None:
-        seen = replace(seen, endpoint=p.observation.endpoint)  # a hidden address is no news about where it was
+        seen = changed(seen, endpoint=p.observation.endpoint)  # a hidden address is no news about where it was
     created_at = p.created_at if p.created_at is not None else seen.created_at
     seen_at = p.seen_at
     if seen_at is None and seen.state not in ("absent", "refused", "unknown"):
         seen_at = r.at
-    p = replace(p, observation=seen, observed_at=r.at, seen_at=seen_at, work=work, created_at=created_at)
+    p = changed(p, observation=seen, observed_at=r.at, seen_at=seen_at, work=work, created_at=created_at)
     layers = s.layers
     if seen.ends_at is not None and not p.twin_of:
         grade = str(r.event.data.get("grade", "read back"))
@@ -103,7 +102,7 @@ def ended_elsewhere(s: RunState, r: Record) -> RunState:
 def reappeared(s: RunState, r: Record) -> RunState:
     """What was gone or said to be gone bills."""
     moved = move(s, r, "created", gone_at=None, proofs=(), terminates=0, terminated_at=None)
-    return replace(moved, closed=False)
+    return changed(moved, closed=False)
 
 
 def checked(s: RunState, r: Record) -> RunState:
@@ -180,7 +179,7 @@ def ending(s: RunState, r: Record) -> RunState:
 def terminated(s: RunState, r: Record) -> RunState:
     """The end was asked for once more."""
     p = purchase_of(s, r)
-    return put(s, replace(p, terminates=p.terminates + 1, terminated_at=r.at))
+    return put(s, changed(p, terminates=p.terminates + 1, terminated_at=r.at))
 
 
 def proof(s: RunState, r: Record) -> RunState:
@@ -189,7 +188,7 @@ def proof(s: RunState, r: Record) -> RunState:
     # when it was looked at: a driver that slept before it could write proves nothing about the time it slept
     proof = Proof(d.get("at", r.at), bool(d["ok"]), d.get("why", ""))
     kept = p.proofs if proof.ok and p.proofs and p.proofs[-1].ok else ()
-    return put(s, replace(p, proofs=(*kept, proof)))
+    return put(s, changed(p, proofs=(*kept, proof)))
 
 
 def gone(s: RunState, r: Record) -> RunState:
@@ -209,13 +208,13 @@ def retained(s: RunState, r: Record) -> RunState:
 
 def released(s: RunState, r: Record) -> RunState:
     """No longer kept."""
-    return replace(move(s, r, "created", retained_until=None), closed=False)
+    return changed(move(s, r, "created", retained_until=None), closed=False)
 
 
 def shown(s: RunState, r: Record) -> RunState:
     """A listing showed the rental."""
     p = purchase_of(s, r)
-    return put(s, replace(p, listed_at=r.at, seen_at=p.seen_at if p.seen_at is not None else r.at))
+    return put(s, changed(p, listed_at=r.at, seen_at=p.seen_at if p.seen_at is not None else r.at))
 
 
 def hashed(s: RunState, r: Record) -> RunState:

@@ -122,6 +122,8 @@ class Work:
     mirrored_at: Time | None = None
     slicing: str = ""
     """The generation whose copy has begun and is not complete."""
+    hashed: Generation | None = None
+    """The generation that is being mirrored, with its hash list."""
     passed_over: frozenset[str] = frozenset()
     """Generations that could not be hashed for mirroring."""
     copy_rate: float = 0.0
@@ -279,6 +281,8 @@ class RunState:
         No duplicate and nothing that fell through. With two intents whose answers were lost, either may be found first.
         """
         live = [p for p in self.purchases.values() if not p.twin_of and p.life not in ("refused", "not_sent")]
+        if len(live) < 2:
+            return live[0] if live else None
         launched = [p for p in live if p.work.launching_at is not None]
         made = [p for p in live if p.ref is not None and p.life != "gone"]
         made.sort(key=lambda p: (p.life != "created", p.made_at or 0.0))
