@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
+from gpuops.codec import to_json
 from gpuops.copying import copy_slice
 from gpuops.errors import HostError, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import RunState, Work
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
-from gpuops.values import Event, Time
+from gpuops.values import Event, Generation, Time
 
 
 def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -28,8 +29,14 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
     due = max((work.mirrored_at or work.launched_at) + policy.mirror_every_s, s.due("mirror", policy, p.id))
     if due > now:
         return Wait(due, "mirroring the newest generation" if sliced is None else "mirroring again")
+    if work.hashed is None or work.hashed.id != target or sliced is not None:
+        # hashed once and then copied slice by slice; after a failure the hashes themselves are in doubt. A cut pass starts
+        # over, so the next one gets twice the time
+        slice_s = policy.bulk_slice_s * 2 ** min(sliced.failures if sliced else 0, 6)
+        until = bounded(now, slice_s, s.limit, s.deadline)
+        return Do("mirror", partial(_hash, target=target), until, p.id, detail=f"hashing {target}")
     until = bounded(now, policy.bulk_slice_s, s.limit, s.deadline)
-    return Do("mirror", partial(_mirror, target=target), until, p.id, detail=f"mirroring {target}")
+    return Do("mirror", partial(_mirror, generation=work.hashed), until, p.id, detail=f"mirroring {target}")
 
 
 def _target(work: Work) -> str:
@@ -45,9 +52,10 @@ def _target(work: Work) -> str:
     return "" if not complete or complete[-1] in work.copied else complete[-1]
 
 
-def _mirror(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]:
+def _hash(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
-    assert p.endpoint is not None  # the rule says so
+    if p.endpoint is None:
+        raise Unreachable("the rental has no address")
     with ports.locks.bulk(s.run) as mine:
         if not mine:
             return (attempted("mirror", "another process of this computer is copying", p.id, busy=True),)
@@ -57,4 +65,12 @@ def _mirror(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]
             raise
         except HostError as error:
             return (fact("passed_over", p.id, generation=target), attempted("mirror", error.message, p.id))
+    return (fact("hashed", p.id, generation=to_json(generation)),)
+
+
+def _mirror(ports: Ports, s: RunState, do: Do, generation: Generation) -> tuple[Event, ...]:
+    p = s.purchases[do.purchase or ""]
+    with ports.locks.bulk(s.run) as mine:
+        if not mine:
+            return (attempted("mirror", "another process of this computer is copying", p.id, busy=True),)
         return copy_slice(ports, s, p, generation, do.until, "mirror")

@@ -23,7 +23,9 @@ def seal(s: RunState, now: Time, policy: Policy) -> Step | None:
     due = s.due("seal", policy, p.id)
     if due > now:
         return Wait(due, "sealing again")
-    slice_s = s.spec.train.grace_s + policy.seal_extra_s
+    # a cut seal starts over, so the next one gets twice the time: a large checkpoint is hashed in one pass
+    failed = s.failures("seal", p.id)
+    slice_s = s.spec.train.grace_s + policy.seal_extra_s * 2 ** min(failed.failures if failed else 0, 6)
     return Do("seal", partial(_seal, late=now >= s.deadline), bounded(now, slice_s, s.limit), p.id)
 
 
