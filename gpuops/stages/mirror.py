@@ -33,9 +33,9 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
         # hashed once and then copied slice by slice; after a failure the hashes themselves are in doubt. A cut pass starts
         # over, so the next one gets twice the time
         slice_s = policy.bulk_slice_s * 2 ** min(sliced.failures if sliced else 0, 6)
-        until = bounded(now, slice_s, s.limit, s.deadline)
+        until = bounded(now, slice_s, s.limit, s.teardown_at(policy))
         return Do("mirror", partial(_hash, target=target), until, p.id, detail=f"hashing {target}")
-    until = bounded(now, policy.bulk_slice_s, s.limit, s.deadline)
+    until = bounded(now, policy.bulk_slice_s, s.limit, s.teardown_at(policy))
     return Do("mirror", partial(_mirror, generation=work.hashed), until, p.id, detail=f"mirroring {target}")
 
 
