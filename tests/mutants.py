@@ -13,13 +13,14 @@ from gpuops.codec import to_json
 from gpuops.errors import ProviderError
 from gpuops.fold import fold
 from gpuops.journal import SqliteJournal
-from gpuops.stages import buy, close, launch, limit, move_end, observe, prove_gone, resolve, terminate
+from gpuops.names import content_digest
+from gpuops.stages import buy, close, copy, launch, limit, mirror, move_end, observe, prove_gone, resolve, terminate
 from gpuops.state import RunState, Work
 from gpuops.steps import Closed, Do, announce, fact
 from gpuops.testing.provider import SimulatedProvider
 from gpuops.testing.simulate import Mutant
 from gpuops.testing.wires import SimulatedClock
-from gpuops.values import Copied, Refused
+from gpuops.values import Copied, Record, Refused
 
 # `gpuops.stages.buy` and its like are modules here; the package exports nothing
 Patch = Callable[[], contextlib.AbstractContextManager[object]]
@@ -63,7 +64,7 @@ def late_intent(run: Any, ports: Any, policy: Any, may: Any, state: Any = None) 
     step = engine.decide(state, now, policy, may)
     if not isinstance(step, Do) or step.decision is None or step.decision.kind != "intended":
         return advance(run, ports, policy, may, state)
-    record = engine.Record(run, state.version + 1, step.decision, True, now, now)
+    record = Record(run, state.version + 1, step.decision, True, now, now)
     events = engine._act(ports, fold([record], state), step)
     ports.journal.append(run, step.decision, expected=state.version, at=now, wall=now)
     ports.journal.append_facts(run, events, at=now, wall=now)
@@ -175,14 +176,8 @@ def unverified(ports: Any, s: Any, p: Any, generation: Any, until: Any, name: st
     attempt = ports.store.attempt(s.run, s.spec.outputs.destination, generation)
     if not ports.host.fetch(s.run, p.endpoint, s.spec, generation, attempt, until, ports.progress):
         return (fact("sliced", p.id, generation=generation.id),)
-    copied = Copied(generation.id, attempt, generation.bytes, hits_digest(generation))
+    copied = Copied(generation.id, attempt, generation.bytes, content_digest(generation))
     return (fact("copied", p.id, copied=to_json(copied), seconds=1),)
-
-
-def hits_digest(generation: Any) -> str:
-    from gpuops.names import content_digest
-
-    return content_digest(generation)
 
 
 class InPlace:
@@ -210,8 +205,6 @@ copy_slice = copying.copy_slice
 
 def copying_by(function: Any) -> Patch:
     """Replace the copy of one slice, for teardown and mirror."""
-    from gpuops.stages import copy, mirror
-
     return together(swap(copy, "copy_slice", function), swap(mirror, "copy_slice", function))
 
 

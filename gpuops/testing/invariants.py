@@ -147,6 +147,9 @@ class Watch:
             return
         # the first answer of a provider corrects the clock in the middle of a step
         longest = _LONGEST_S.get(what, self.policy.call_s) + 31
+        if what in ("hash", "seal") and self.state is not None:
+            # a pass that was cut starts over and gets more time, but never beyond the limit
+            longest = max(longest, self.state.limit + 40 - life.now)
         self.check("until", left <= longest, f"{what} may last {left:.0f} s")
 
     def effect(self, what: str, life: Life) -> None:
@@ -204,7 +207,7 @@ class Watch:
             cost = sum((m.cost(now) for m in self.cloud.ours()), Decimal(0))
             extra = self.overspend_bound()
             bound = self.state.spec.cap.amount + Decimal(str(extra))
-            self.overspent = float(cost - self.state.spec.cap.amount) / extra
+            self.overspent = float(cost - self.state.spec.cap.amount) / max(extra, 0.01)
             self.check("spend", cost <= bound, f"charged {cost:.2f}, cap {self.state.spec.cap}, bound {bound:.2f}")
 
     def overspend_bound(self) -> float:
