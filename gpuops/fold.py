@@ -187,7 +187,7 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "preflight": _preflight,
     "intended": _intended,
     "created": purchases.created,
-    "refused": lambda s, r: move(s, r, "refused", cause=r.event.data["reason"]),
+    "refused": purchases.refused,
     "unknown": lambda s, r: move(s, r, "unknown", cause=r.event.data.get("error", "")),
     "not_sent": lambda s, r: move(s, r, "not_sent", cause=r.event.data.get("why", "")),
     "unproven": lambda s, r: move(s, r, "unproven", cause=r.event.data.get("why", "")),

@@ -72,6 +72,13 @@ def created(s: RunState, r: Record) -> RunState:
     return put(s, changed(fresh, **changes), closed=False)
 
 
+def refused(s: RunState, r: Record) -> RunState:
+    """The create call was refused, or a late refusal was proved; what has a name is not final by one late word."""
+    if not r.decision and purchase_of(s, r).ref is not None:
+        return s
+    return move(s, r, "refused", cause=r.event.data["reason"])
+
+
 def observed(s: RunState, r: Record) -> RunState:
     """A look at a rental by its id."""
     p, seen = purchase_of(s, r), from_json(Observation, r.event.data["observation"])
