@@ -6,19 +6,21 @@ drives one run with the guard's rights and says when it is due again.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuops.engine import GUARD, advance, decide, drive, load
-from gpuops.errors import GpuopsError, Stale
+from gpuops.errors import GpuopsError, JournalError, Stale
 from gpuops.inventory import adopt, blind_spec
 from gpuops.policy import Policy
 from gpuops.ports import Clock, Ports
 from gpuops.state import RunState
-from gpuops.steps import Closed, Do, fact
+from gpuops.steps import Closed, Do, Wait, fact
 from gpuops.values import Billable, Event, RunId, Scope, Time
 
 LOOK_EVERY_S = 1.0
@@ -29,7 +31,8 @@ CHILD_STAYS_S = 30.0
 """A child waits itself for what is due within this long; starting Python anew costs more."""
 PATIENCE_S = 15.0
 """How long the guard leaves a step to a command at a terminal that drives the same run."""
-CRASH_BACKOFF_S = (2.0, 10.0, 60.0)
+CRASH_BACKOFF_S = (2.0, 5.0, 15.0)
+"""Short: a child that cannot write the journal still ends what is past its limit."""
 
 
 class Child(Protocol):
@@ -56,14 +59,18 @@ class Parent:
     _seen: dict[RunId, int] = field(default_factory=dict)
     _children: dict[RunId, Child] = field(default_factory=dict)
     _crashes: dict[RunId, int] = field(default_factory=dict)
+    _known: Mapping[RunId, int] = field(default_factory=dict)
 
     def keep(self, idle_s: float = IDLE_S) -> None:
         """Run until no run was open for `idle_s` seconds, or until `stopped()`."""
         busy_at = self.clock.now()
         while not self.stopped():
             now = self.clock.now()
-            self._collect(now)
-            versions = self.versions()
+            # a journal that cannot be read for a moment ends nobody's watch
+            with contextlib.suppress(JournalError):
+                self._known = self.versions()
+            versions = self._known
+            self._collect(now, versions)
             if versions or self._children:
                 busy_at = now
             elif now - busy_at >= idle_s:
@@ -75,12 +82,14 @@ class Parent:
             self._start_due(now, versions)
             self.clock.sleep_until(now + LOOK_EVERY_S)
 
-    def _collect(self, now: Time) -> None:
+    def _collect(self, now: Time, versions: Mapping[RunId, int]) -> None:
         for run, child in list(self._children.items()):
             status = child.poll()
             if status is None:
                 continue
             del self._children[run]
+            if versions.get(run) != self._seen.get(run):
+                self._crashes.pop(run, None)  # it got on before it ended
             due = now + CRASH_BACKOFF_S[min(self._crashes.get(run, 0), len(CRASH_BACKOFF_S) - 1)]
             try:
                 due = float(json.loads(child.said().strip().splitlines()[-1])["next"])
@@ -102,34 +111,73 @@ class Parent:
             self._children[run] = self.spawn(run)
 
 
-def tend(run: RunId, ports: Ports, policy: Policy, driven: Callable[[RunId], bool]) -> Time:
+def tend(
+    run: RunId,
+    ports: Ports,
+    policy: Policy,
+    driven: Callable[[RunId], bool],
+    undriven_s: Callable[[RunId], float] = lambda run: 0.0,
+) -> Time:
     """Drive one run with the guard's rights until nothing is due soon; returns when it is due again.
 
-    While a command at a terminal drives the run and its journal grows, the guard leaves the next step to it.
+    While a command at a terminal drives the run and its journal grows, the guard leaves the next step to it. `undriven_s`:
+    for how long no such command was seen.
     """
     state = load(run, ports)
+    mine, others_at = state.version, state.last_at
     while True:
         now = ports.clock.now()
+        if state.version > mine:
+            # what the guard itself wrote says nothing about whether somebody else is still at it
+            mine, others_at = state.version, state.last_at
         step = decide(state, now, policy, GUARD)
         if isinstance(step, Closed):
             return now + 86_400
-        if isinstance(step, Do) and driven(run) and now - state.last_at < PATIENCE_S:
+        if isinstance(step, Do) and driven(run) and now - others_at < PATIENCE_S:
             ports.clock.sleep_until(now + policy.wake_s / 2)
             state = load(run, ports, state)
             continue
+        left = abandoned(state, now, undriven_s(run))
         try:
-            step = advance(run, ports, policy, GUARD, state)
+            if left is not None and left.until <= now:
+                wish = fact("wanted", None, what="closed", cause=left.why)
+                ports.journal.append(run, wish, expected=state.version, at=now, wall=ports.clock.wall())
+            else:
+                step = advance(run, ports, policy, GUARD, state)
         except Stale:
             state = load(run, ports, state)
             continue
         state = load(run, ports, state)
-        if isinstance(step, Do):
+        mine = state.version
+        if isinstance(step, Do) or (state.wanted == "closed" and left is not None):
             continue
-        due = getattr(step, "until", now + CHILD_STAYS_S)
+        due = min(getattr(step, "until", now + CHILD_STAYS_S), left.until if left else math.inf)
         if due - now > CHILD_STAYS_S:
             return float(due)
         ports.clock.sleep_until(min(due, now + policy.wake_s))
         state = load(run, ports, state)
+
+
+def abandoned(state: RunState, now: Time, undriven_s: float) -> Wait | None:
+    """When a ready rental, wished to train and never launched, goes down: the guard itself may neither send nor launch.
+
+    The wish ends the setup limit of a rental that was only made ready. Whoever wished then went away, or never answered
+    which files to send: the same time counts again from that moment.
+    """
+    rental = state.rental
+    if state.wanted != "training" or rental is None or rental.life != "created" or not rental.work.checks_ok:
+        return None
+    work = rental.work
+    if work.launching_at is not None:
+        return None
+    ready_at = max(work.checked_at or now, state.wanted_at)
+    if work.preview is not None and work.preview.digest not in state.approved:
+        since = max(ready_at, work.preview_at or ready_at)
+    elif undriven_s > 0:
+        since = max(ready_at, now - undriven_s)
+    else:
+        return None
+    return Wait(since + state.spec.setup_s, f"not launched within {state.spec.setup_s:.0f} s of being ready")
 
 
 def past_limit(items: tuple[Billable, ...], now: Time) -> tuple[Billable, ...]:

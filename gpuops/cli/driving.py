@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import typer
 
 from gpuops.cli.context import App
 from gpuops.cli.interrupts import Interrupted
+from gpuops.cli.leaving import farewell, still_bills, unwritable
 from gpuops.engine import OPERATOR, drive, load
-from gpuops.errors import GpuopsError, JournalError, Stale, UsageError
+from gpuops.errors import JournalError, Stale, UsageError
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
 from gpuops.render import narrate, progress_line, send_lines
@@ -23,6 +25,8 @@ from gpuops.steps import Ask, Step, fact
 from gpuops.values import Event, RunId
 
 LEAVES_FREELY = ("watch", "logs")
+INTERRUPTED = "interrupted by the user while buying"
+NOT_APPROVED = "not approved"
 
 
 @dataclass
@@ -31,9 +35,11 @@ class Teller:
 
     app: App
     seen: int
+    last: RunState | None = None
 
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
+        self.last = state
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
             if record.event.kind == "status":
@@ -79,7 +85,9 @@ def go(
     app: App, run: RunId, command: str, *, until: Callable[[RunState], bool], yes: bool, may: frozenset[str] = OPERATOR
 ) -> int:
     """Drive a run until `until`, and return the exit code of `command`."""
-    teller = Teller(app, app.state(run).version if command in LEAVES_FREELY else 0)
+    first = app.state(run)
+    teller = Teller(app, first.version if command in LEAVES_FREELY else 0, first)
+    app.interrupts.farewell = lambda: farewell(app, teller.last or first)
 
     def answer(state: RunState, ask: Ask) -> bool:
         return confirm(app, state, ask, yes=yes)
@@ -88,16 +96,18 @@ def go(
         while True:
             try:
                 state, step = drive(run, app.ports, app.home.policy, may, until=until, tell=teller, answer=answer)
+                teller(state, step)
+                app.ports.host.close(run)
+                if isinstance(step, Ask):
+                    return _unanswered(app, state)
+                return finish(app, state, command) if state.closed else ready(app, state, command)
             except Interrupted:
-                code = _interrupted(app, run, command)
+                with app.interrupts.quiet():
+                    code = _interrupted(app, run, command)
                 if code is not None:
                     return code
-                continue
-            teller(state, step)
-            app.ports.host.close(run)
-            if isinstance(step, Ask):
-                return _unanswered(app, state)
-            return finish(app, state, command) if state.closed else ready(app, state, command)
+            except JournalError as error:
+                raise unwritable(app, teller.last, error) from error
 
 
 def confirm(app: App, state: RunState, ask: Ask, *, yes: bool) -> bool:
@@ -108,7 +118,11 @@ def confirm(app: App, state: RunState, ask: Ask, *, yes: bool) -> bool:
     if not yes:
         if not sys.stdin.isatty():
             return False
-        if not typer.confirm(ask.question, default=False, err=app.printer.as_json):
+        try:
+            if not typer.confirm(ask.question, default=False, err=app.printer.as_json):
+                return False
+        except typer.Abort:  # Ctrl-D, or a terminal that is gone: no answer is a no
+            app.printer.line("")
             return False
     decide(app, state.run, lambda s: fact("approved", None, digest=ask.digest))
     return True
@@ -119,7 +133,7 @@ def ensure_guard(app: App) -> bool:
     if not app.home.guard:
         return False
     app.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with held(app.home.path / "guard.lock") as free:
+    with held(app.home.path / "guard.lock", from_stopped=True, mark=False) as free:
         if not free:
             return True
     with (app.home.path / "guard.log").open("ab") as log:
@@ -152,16 +166,29 @@ def finish(app: App, state: RunState, command: str) -> int:
     code, said = verdict(state, command)
     if app.printer.as_json:
         app.printer.document({"runs": [status_line(state, app.clock.now())]})
-    copies = [c for p in state.purchases.values() for c in p.work.copied.values()]
-    newest = next((c for c in copies if c.generation != "telemetry"), None)
     lines = [said]
-    if newest:
-        lines.append(f"  checkpoint  {newest.path}")
-    if telemetry := next((c for c in copies if c.generation == "telemetry"), None):
-        lines.append(f"  log         {telemetry.path}")
+    for work in [p.work for p in state.purchases.values() if p.work.copied]:
+        sealed = [g.id for g in work.sealed.generations] if work.sealed else []
+        names = [g for g in (*sealed, *reversed(work.copied)) if g in work.copied and g != "telemetry"]
+        lines += [f"  checkpoint  {work.copied[name].path}" for name in names[:1]]
+        lines += [f"  log         {work.copied['telemetry'].path}"] if "telemetry" in work.copied else []
     lines.append(f"  audit trail gpuops report {state.run}   (journal: {app.home.journal})")
     app.printer.lines(lines)
+    _told(app, state)
     return code
+
+
+def was_told(app: App, run: RunId) -> bool:
+    """Somebody was told how this run ended."""
+    return any(r.event.kind == "told" for r in app.journal.records(run))
+
+
+def _told(app: App, state: RunState) -> None:
+    """Record that the end was told: until then the same command tells it, instead of renting anew."""
+    with contextlib.suppress(JournalError):
+        if not was_told(app, state.run):
+            told = fact("told", None)
+            app.journal.append_facts(state.run, (told,), at=app.clock.now(), wall=app.clock.wall())
 
 
 def verdict(state: RunState, command: str) -> tuple[int, str]:
@@ -173,6 +200,11 @@ def verdict(state: RunState, command: str) -> tuple[int, str]:
     if all(p.work.launching_at is None for p in state.purchases.values()):
         if command == "down":
             return 0, f"Down: {state.cause}. Nothing of this run bills."
+        if state.cause in (INTERRUPTED, NOT_APPROVED):
+            if all(p.life in ("refused", "not_sent") for p in state.purchases.values()):
+                return 2, f"{state.cause[0].upper()}{state.cause[1:]}: nothing was bought."
+            said = f"{state.cause[0].upper()}{state.cause[1:]}: what was bought is gone, proved. Nothing of this run bills."
+            return (6 if command == "run" else 4), said
         if state.preflight_final:
             return 3, f"Refused: {state.preflight_problem}. Nothing was bought."
         return 4, f"Failed before training: {state.cause}. Nothing of this run bills: proved."
@@ -183,17 +215,6 @@ def verdict(state: RunState, command: str) -> tuple[int, str]:
     if missing:
         said += f" Lost: {missing}."
     return (0 if command == "down" else 6), said
-
-
-def still_bills(state: RunState) -> GpuopsError:
-    """The message of exit 5: what bills, what will end it, what to type."""
-    limit = min([state.limit, *(x.at for x in state.layers.values() if x.name == "provider timer")])
-    by = ", ".join(x.name for x in state.layers.values() if x.name == "provider timer") or "the guard"
-    return GpuopsError(
-        f"Detached from {state.run}; it goes on. {by} ends it at {rfc3339(limit)} at the latest.",
-        may_bill=tuple(name_of(p) for p in state.may_bill),
-        next_command=f"gpuops down {state.run}",
-    )
 
 
 def _interrupted(app: App, run: RunId, command: str) -> int | None:
@@ -211,11 +232,11 @@ def _interrupted(app: App, run: RunId, command: str) -> int | None:
         app.printer.line(
             "Interrupted while buying: recording what was bought and tearing it down. Again to leave at once."
         )
-        wish(app, state, "closed", "interrupted by the user while buying")
+        wish(app, state, "closed", INTERRUPTED)
         return None
     if not state.may_bill:
         return None if state.wanted == "closed" and app.interrupts.count < 2 else 0
-    error = still_bills(state)
+    error = still_bills(app, state)
     print_error(error, "may_bill", as_json=app.printer.as_json)
     return 5
 
@@ -223,10 +244,10 @@ def _interrupted(app: App, run: RunId, command: str) -> int | None:
 def _unanswered(app: App, state: RunState) -> int:
     """A question stayed unanswered: refused. What was bought goes on until the setup limit, or at once if nothing was."""
     if not state.purchases:
-        wish(app, state, "closed", "not approved")
+        wish(app, state, "closed", NOT_APPROVED)
         drive(state.run, app.ports, app.home.policy, OPERATOR, until=lambda s: s.closed)
         raise UsageError("Not approved: nothing was bought.", next_command="add --yes, or run it on a terminal")
-    error = still_bills(state)
+    error = still_bills(app, state)
     error.message = "Not approved: nothing was sent. " + error.message
     error.exit_code, error.code = 5, "may_bill"
     raise error

@@ -76,7 +76,7 @@ def _parent(context: App) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda n, frame: stop.append(n))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with held(context.home.path / "guard.lock") as mine:
+    with held(context.home.path / "guard.lock", from_stopped=True, patience_s=2.0) as mine:
         if not mine:
             context.printer.line("A guard of this user runs already.")
             return
@@ -93,9 +93,11 @@ def _parent(context: App) -> None:
 def _child(context: App, run: RunId) -> None:
     from gpuops.guard import tend
 
-    with held(context.home.runs / run / "guard-child.lock") as mine:
+    with held(context.home.runs / run / "guard-child.lock", from_stopped=True) as mine:
         due = (
-            tend(run, context.ports, context.home.policy, context.locks.is_driven) if mine else context.clock.now() + 5
+            tend(run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s)
+            if mine
+            else context.clock.now() + 5
         )
     sys.stdout.write(jsonlib.dumps({"next": due}) + "\n")
 
@@ -123,7 +125,9 @@ def _once(context: App, names: list[str]) -> None:
             )
             left += [name_of(p) for p in state.may_bill]
     for state in [s for s in states if not s.closed]:
-        due = tend(state.run, context.ports, context.home.policy, context.locks.is_driven)
+        due = tend(
+            state.run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s
+        )
         after = context.state(state.run)
         context.printer.line(f"{after.run}: {after.phase}, due again {rfc3339(due)}")
     if context.printer.as_json:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -25,6 +24,8 @@ class Interrupts:
     """Turns signals into `Interrupted` at a moment that tears nothing apart. A second one leaves at once."""
 
     count: int = 0
+    farewell: Callable[[], str] = lambda: "  next: gpuops status\n"
+    """What bills, for the moment of leaving at once: computed from memory, because nothing else can be waited for."""
     _held: int = 0
     _installed: dict[int, object] = field(default_factory=dict)
 
@@ -54,13 +55,22 @@ class Interrupts:
         if self.count > seen and not self._held:
             raise Interrupted
 
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Inside the block a signal is counted and interrupts nothing; the second one still leaves at once."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count > 1 and number != signal.SIGHUP:
             # the journal is durable at every append, so leaving in the middle loses nothing but the answer on the screen
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write("\ngpuops: left at once. What was bought goes on billing; next: gpuops status\n")
-                sys.stderr.flush()
+            # straight to the descriptor: the signal may have come in the middle of a print
+            with contextlib.suppress(Exception):
+                os.write(2, f"\ngpuops: left at once.\n{self.farewell()}".encode("utf-8", "replace"))
             os._exit(5)
         if not self._held:
             raise Interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -96,5 +97,7 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError):
-        # the terminal was closed: what happens is in the journal, and teardown must go on
-        return
+        # the terminal was closed: what happens is in the journal, and teardown must go on. What is still in the buffer goes
+        # nowhere, else Python's own flush at exit fails and replaces the exit code
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpuops.cli.context import App
-from gpuops.cli.driving import decide, ensure_guard
+from gpuops.cli.driving import INTERRUPTED, decide, ensure_guard, was_told, wish
+from gpuops.cli.interrupts import Interrupted
+from gpuops.cli.leaving import still_bills, unwritable
 from gpuops.codec import to_json
-from gpuops.errors import GateRefused
+from gpuops.engine import OPERATOR, drive
+from gpuops.errors import GateRefused, GpuopsError, JournalError, UsageError
+from gpuops.locks import held
 from gpuops.marks import new_nonce
 from gpuops.plan import Plan, make_plan
 from gpuops.render import plan_lines
+from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
 from gpuops.values import RunId, Spec, Time
+
+ALONE_S = 30.0
+"""How long to wait for another command that is just planning."""
 
 
 def read_manifest(path: Path, now: Time) -> Spec:
@@ -41,27 +51,81 @@ def show_plan(app: App, spec: Spec, accept_loss: str) -> Plan:
 def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> RunId:
     """Plan a run for the manifest at `path` and wish it `what`, or go on with the open run that it has.
 
-    The same command typed again after a crash must not buy a second machine.
+    The same command typed again after a crash must not buy a second machine, nor the same command typed twice at once.
     """
     spec = read_manifest(path, app.clock.now())
-    running = [s for s in app.states(open_only=True) if s.spec.manifest_path == spec.manifest_path and not s.closed]
-    if running and not new:
-        state = running[-1]
+    try:
+        with app.interrupts.watching():
+            return _begin(app, spec, what, accept_loss, new=new)
+    except Interrupted:
+        with app.interrupts.quiet():
+            raise _left(app, spec) from None
+    except JournalError as error:
+        state = None
+        with contextlib.suppress(JournalError):
+            state = _open_run(app, spec)
+        raise unwritable(app, state, error) from error
+
+
+def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> RunId:
+    state = None if new else _open_run(app, spec)
+    if state is None and what == "training" and not new and (over := _untold(app, spec)):
+        app.printer.line(f"{over} ended meanwhile, and nobody was told. (--new, or the command again, rents anew.)")
+        return over
+    if state is None:
+        plan = show_plan(app, spec, accept_loss)
+        if not app.home.guard and plan.layers == ():
+            raise GateRefused("nothing would end this rental when the terminal is gone. Nothing was bought.")
+        with app.interrupts.shield("plan"), _alone(app):
+            # another command may have planned a run for this manifest meanwhile
+            state = None if new else _open_run(app, spec)
+            run = _plan_run(app, spec, plan, what) if state is None else state.run
+    if state is not None:
+        run = state.run
         app.printer.line(f"Going on with {state.run}, which is {state.phase}. (--new would rent a second machine.)")
         if state.spec != replace(spec, owner=state.spec.owner):
             app.printer.line("  note: the manifest changed since; this run keeps what it was planned with")
-        if state.wanted != "closed":
-            decide(app, state.run, lambda s: fact("wanted", None, what=what))
-        ensure_guard(app)
-        return state.run
-    plan = show_plan(app, spec, accept_loss)
-    if not app.home.guard and plan.layers == ():
-        raise GateRefused("nothing would end this rental when the terminal is gone. Nothing was bought.")
-    run = _plan_run(app, spec, plan, what)
+        if later_wish(state.wanted, "ready" if what == "ready" else "training"):
+            decide(app, run, lambda s: fact("wanted", None, what=what))
     if app.home.guard and not ensure_guard(app):
         raise GateRefused("the guard could not be started. Nothing was bought.", next_command="gpuops guard")
     app.warm_up()
     return run
+
+
+@contextlib.contextmanager
+def _alone(app: App) -> Iterator[None]:
+    """One command of this computer at a time decides whether a manifest has a run already."""
+    with held(app.home.path / "plan.lock", from_stopped=True, patience_s=ALONE_S) as mine:
+        if not mine:
+            raise GateRefused("another gpuops is just planning a run and does not end. Nothing was bought.")
+        yield
+
+
+def _open_run(app: App, spec: Spec) -> RunState | None:
+    states = [s for s in app.states(open_only=True) if s.spec.manifest_path == spec.manifest_path and not s.closed]
+    return states[-1] if states else None
+
+
+def _untold(app: App, spec: Spec) -> RunId | None:
+    """The last run of this manifest, when it trained and closed and no command has told anybody how it ended."""
+    for run in reversed(app.journal.runs()):
+        state = app.state(run)
+        if state.spec.manifest_path == spec.manifest_path:
+            trained = any(p.work.launching_at is not None for p in state.purchases.values())
+            return run if state.closed and trained and not was_told(app, run) else None
+    return None
+
+
+def _left(app: App, spec: Spec) -> GpuopsError:
+    """Interrupted before the run was driven: what was only planned is closed; what bills is named."""
+    state = _open_run(app, spec)
+    if state is not None and state.purchases:
+        return still_bills(app, state)
+    if state is not None:
+        wish(app, state, "closed", INTERRUPTED)
+        drive(state.run, app.ports, app.home.policy, OPERATOR, until=lambda s: s.closed)
+    return UsageError("Interrupted: nothing was bought.")
 
 
 def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from gpuops_providers import local
+
+from gpuops.values import Scope
 
 # Numbers for lives of a few seconds; the code is the same.
 POLICY = """
@@ -179,11 +182,11 @@ class World:
         return found
 
     def rentals(self) -> list[dict[str, Any]]:
-        """What the cloud itself lists as billing rentals, asked from an empty home: no journal of ours is involved."""
-        other = World(self.root, self.root / "empty-home", self.cloud)
-        other.configure()
-        items = other.json("reconcile", "--provider", "local")["items"]
-        return [i for i in items if i["kind"] == "rental" and float(i["rate"]["amount"]) > 0]
+        """What the cloud itself lists as billing rentals: no journal of ours is involved."""
+        cloud = local.provider({"directory": str(self.cloud)}, lambda name: None)
+        inventory = cloud.list_billable(Scope(("rental",)), time.time() + 30)
+        assert not inventory.gaps, inventory.gaps
+        return [{"kind": i.ref.kind, "id": i.ref.id, "rate": str(i.rate)} for i in inventory.items if i.bills]
 
     def creates(self) -> int:
         """How many rentals the cloud ever made."""
@@ -203,6 +206,8 @@ class World:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if not self.cloud.exists():
+            return
         subprocess.run(
             [sys.executable, "-m", "gpuops_providers.local", "terminate-all", "--directory", str(self.cloud)],
             env=self.env, capture_output=True, timeout=60, check=False,

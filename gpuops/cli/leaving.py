@@ -1,0 +1,74 @@
+"""What a command says when it leaves something behind that may bill: what, which layer ends it, and what to type."""
+
+from __future__ import annotations
+
+from gpuops.cli.context import App
+from gpuops.errors import GateRefused, GpuopsError, MayBill
+from gpuops.locks import held
+from gpuops.report import name_of, rfc3339
+from gpuops.state import RunState
+
+
+def guard_runs(app: App) -> bool:
+    """A guard of this user runs now."""
+    if not (app.home.path / "guard.lock").exists():
+        return False
+    with held(app.home.path / "guard.lock", mark=False) as free:
+        return not free
+
+
+def still_bills(app: App, state: RunState) -> GpuopsError:
+    """The message of exit 5: what bills, what will end it, what to type."""
+    return MayBill(
+        f"Detached from {state.run}; it goes on. {layers_text(app, state)}",
+        may_bill=tuple(name_of(p) for p in state.may_bill),
+        next_command=f"gpuops down {state.run}",
+    )
+
+
+def layers_text(app: App, state: RunState) -> str:
+    """Which layer ends what this run bills, and when."""
+    timer = state.layers.get("provider timer")
+    limit = rfc3339(min(state.limit, timer.at) if timer else state.limit)
+    said = []
+    if guard_runs(app):
+        rental = state.rental
+        if state.wanted == "closed":
+            said.append("the guard goes on with the teardown.")
+        elif rental is not None and rental.work.launching_at is None and rental.work.checked_at is not None:
+            setup_s = state.spec.setup_s
+            said.append(f"The guard brings it down when it is not launched within {setup_s:.0f} s of being ready.")
+        else:
+            said.append(
+                f"the guard seals, copies and ends it when training ends, by the deadline {rfc3339(state.deadline)}."
+            )
+        said.append(f"{timer.name if timer else 'the guard'} ends it at {limit} at the latest.")
+    elif timer:
+        said.append(f"No guard runs here: nothing more is copied. The {timer.name} ends it at {limit} at the latest.")
+    else:
+        said.append(f"No guard runs here and no timer was seen: nothing but you ends it at the limit {limit}.")
+    return " ".join(s[0].upper() + s[1:] for s in said)
+
+
+def unwritable(app: App, state: RunState | None, error: GpuopsError) -> GpuopsError:
+    """The journal cannot be used: refused as long as nothing bills, otherwise what bills outranks it."""
+    message = error.message[0].upper() + error.message[1:]
+    if state is None or not state.may_bill:
+        return GateRefused(
+            f"{message}. Nothing was bought.", next_command=f"make {app.home.path} writable, then the same command again"
+        )
+    bills = still_bills(app, state)
+    return MayBill(
+        f"{message}. {layers_text(app, state)}",
+        may_bill=bills.may_bill,
+        next_command=f"make {app.home.path} writable, then gpuops down {state.run}",
+    )
+
+
+def farewell(app: App, state: RunState) -> str:
+    """What a second Ctrl-C prints: from memory alone."""
+    if not state.may_bill:
+        return f"  next: gpuops status {state.run}\n"
+    error = still_bills(app, state)
+    lines = [f"  {layers_text(app, state)}", *(f"  may still bill: {what}" for what in error.may_bill)]
+    return "\n".join([*lines, f"  next: {error.next_command}", ""])
