@@ -164,7 +164,9 @@ list_billable = SimulatedProvider.list_billable
 def close_at_once(s: Any, now: Any, policy: Any) -> Any:
     if s.closed:
         return Closed(s.cause)
-    if s.wanted == "closed" and all(p.life in ("ending", "unknown", "intended", *close.FINAL) for p in s.purchases.values()):
+    if s.wanted == "closed" and all(
+        p.life in ("ending", "unknown", "intended", *close.FINAL) for p in s.purchases.values()
+    ):
         return Do("close", announce("info", "closed"), now + 30, decision=fact("closed", None))
     return None
 
@@ -288,7 +290,9 @@ MUTANTS: dict[str, Mutant] = {
     "give up on terminate": Mutant(swap(terminate, "_one", give_up), ("liveness", "spend"), 400),
     "terminate first": Mutant(swap(Work, "safe_to_end", property(lambda self: True)), ("copied first",)),
     "forced unrecorded": Mutant(
-        together(swap(terminate, "_decide", end_at_limit), rule(limit.enforce_limit, never_forced)), ("copied first",), 400
+        together(swap(terminate, "_decide", end_at_limit), rule(limit.enforce_limit, never_forced)),
+        ("copied first",),
+        400,
     ),
     "forced always": Mutant(rule(limit.enforce_limit, forced_always), ("forced",)),
     "one-round proof": Mutant(swap(prove_gone, "proved", lambda p, policy: any(r.ok for r in p.proofs)), ("gone",)),
@@ -303,9 +307,7 @@ MUTANTS: dict[str, Mutant] = {
     "wall clock": Mutant(
         swap(SimulatedClock, "now", lambda self: self._life.now + self._wall), ("forced", "spend", "until", "liveness")
     ),
-    "another operator's adopted": Mutant(
-        swap(hits, "listed_events", everybody_is_ours), ("others",)
-    ),
+    "another operator's adopted": Mutant(swap(hits, "listed_events", everybody_is_ours), ("others",)),
     "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 600),
     "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 600),
     "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 400),

@@ -41,7 +41,9 @@ START = 1_000_000.0
 DEADLINE, LIMIT = START + 3600, START + 4200
 POLICY = Policy()
 SPEC = spec_of(Faults())
-OFFER = Offer("one", "simulated", "account-1", "region-1", "box", Device("sim", 1, 80), Money(Decimal(2)), 1, START, "test")
+OFFER = Offer(
+    "one", "simulated", "account-1", "region-1", "box", Device("sim", 1, 80), Money(Decimal(2)), 1, START, "test"
+)
 LIST = SendList((), (), (), 0, "list-digest")
 LOG = Generation("telemetry", 0, (FileHash("train.log", 10, "0" * 64),))
 
@@ -117,7 +119,7 @@ class Story:
         return self.tell("created", f"p{number}", created=to_json(made), via=via)
 
     def observed(self, state: str = "running", purchase: str = "p1", **more: Any) -> Story:
-        endpoint = Endpoint("host", 22) if state == "running" else None
+        endpoint = Endpoint("m-1", 22) if state == "running" else None
         p = self.state.purchases[purchase]
         assert p.ref is not None
         seen = replace(Observation(p.ref, "unknown", ("compute",), endpoint=endpoint), state=state, **more)

@@ -21,7 +21,11 @@ def test_every_life_that_ends_may_still_be_found_alive() -> None:
 
 
 def test_nothing_times_out_into_gone() -> None:
-    assert {a for a, following in PURCHASE_LIFE.items() if "gone" in following} == {"ending", "ended_elsewhere", "unproven"}
+    assert {a for a, following in PURCHASE_LIFE.items() if "gone" in following} == {
+        "ending",
+        "ended_elsewhere",
+        "unproven",
+    }
     assert "gone" not in PURCHASE_LIFE["created"]
     assert all("closed" in following for phase, following in RUN_LIFE.items() if phase != "closed")
 

@@ -76,7 +76,9 @@ class Watch:
 
     def decided(self, record: Record, expected: int, before: int, life: Life) -> None:
         """A decision was appended."""
-        self.check("fresh", expected == before, f"{record.event.kind} was decided on {expected}, the run is at {before}")
+        self.check(
+            "fresh", expected == before, f"{record.event.kind} was decided on {expected}, the run is at {before}"
+        )
         self._take(record, life)
 
     def told(self, records: tuple[Record, ...], life: Life) -> None:
@@ -117,7 +119,9 @@ class Watch:
         p = self.state.purchases[record.event.purchase or ""]
         machines = [m for m in self.cloud.machines if m.ref == p.ref] if p.ref else self.cloud.ours(p.nonce)
         billing = [str(m.ref) for m in machines if m.bills(now)]
-        self.check("gone", not billing or p.life == "created", f"{p.id} is recorded as {record.event.kind}: {billing} bills")
+        self.check(
+            "gone", not billing or p.life == "created", f"{p.id} is recorded as {record.event.kind}: {billing} bills"
+        )
 
     def _closed(self, now: float) -> None:
         assert self.state is not None

@@ -259,7 +259,9 @@ class Cloud:
     def charges(self, start: Time, end: Time) -> tuple[Charge, ...]:
         """The provider's own record of what it charges."""
         return tuple(
-            Charge(m.ref, m.nonce, m.created_at, m.ended_at if m.ended_at <= end else None, Money(m.cost(end)), "compute")
+            Charge(
+                m.ref, m.nonce, m.created_at, m.ended_at if m.ended_at <= end else None, Money(m.cost(end)), "compute"
+            )
             for m in self.machines
             if m.created_at < end and m.ended_at > start and not m.refused
         )

@@ -119,9 +119,7 @@ class World:
 
         self.scheduler.add(name, live, at)
 
-    def _lives(
-        self, name: str, lives: Lives, body: Callable[[Ports, Life], None], *, again: bool = False
-    ) -> None:
+    def _lives(self, name: str, lives: Lives, body: Callable[[Ports, Life], None], *, again: bool = False) -> None:
         """One life after the other: a kill ends one, the user or the system may start the next."""
         for number in range(len(lives.kills) + 3):
             kill = lives.kills[number] if number < len(lives.kills) else None
