@@ -24,9 +24,10 @@ from gpuops.journal import SqliteJournal
 from gpuops.ports import Ports, no_progress
 from gpuops.stages.mirror import mirror
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
+from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
 from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
-from gpuops.testing.provider import Cloud, DirectLine, connect
+from gpuops.testing.provider import DirectLine, connect
 from gpuops.values import Billable, Mark, Teardown
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 from gpuops.errors import CopyError, HostError, Unreachable
 from gpuops.names import content_digest
 from gpuops.ports import HostFacts, Progress
+from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import START, Faults
-from gpuops.testing.provider import Cloud, Machine
 from gpuops.values import (
     Check,
     Copied,

@@ -11,9 +11,9 @@ from gpuops.codec import to_json
 from gpuops.fold import fold
 from gpuops.policy import Policy
 from gpuops.state import RunState
+from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import ACCEPT_S, SENTINEL_EVERY_S, Faults
 from gpuops.testing.host import Hosts
-from gpuops.testing.provider import Cloud, Machine
 from gpuops.testing.scheduler import Life
 from gpuops.values import Record
 
