@@ -89,3 +89,14 @@ def test_the_screen_in_the_readme_is_made_of_what_the_program_prints() -> None:
     ):  # fmt: skip
         assert phrase in screen[1], f"the README no longer shows {phrase!r}"
         assert any(phrase in t for t in texts), f"the program no longer prints {phrase!r}"
+
+
+def test_the_journals_reference_names_every_kind_that_is_written_and_no_other() -> None:
+    written: set[str] = set()
+    for file in [p for p in (ROOT / "gpuops").rglob("*.py") if "testing" not in p.parts]:
+        for call in [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)]:
+            if getattr(call.func, "id", "") in ("fact", "Event") and call.args and isinstance(call.args[0], ast.Constant):
+                written.add(call.args[0].value)
+    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs/reference/journal.md").read_text(), re.M)
+    named = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
+    assert written - {"extend_wanted", "shortened"} == named - {"extend_wanted", "shortened"}
