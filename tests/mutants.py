@@ -17,6 +17,7 @@ from gpuops.names import content_digest
 from gpuops.stages import buy, close, copy, launch, limit, mirror, move_end, observe, prove_gone, resolve, terminate
 from gpuops.state import RunState, Work
 from gpuops.steps import Closed, Do, announce, fact
+from gpuops.testing.faults import Faults, Lives
 from gpuops.testing.provider import SimulatedProvider
 from gpuops.testing.simulate import Mutant
 from gpuops.testing.wires import SimulatedClock
@@ -282,10 +283,39 @@ def seen_is_listed(self: RunState, purchase: Any, policy: Any) -> Any:
 visible_from = RunState.visible_from
 
 
+# --- worlds in which a rare coincidence is common ----------------------------------------------------------------------------
+
+
+def sleepy(seed: int) -> Faults:
+    """The operator's computer sleeps somewhere between plan and create call."""
+    return dataclasses.replace(Faults(seed=seed), operator=Lives(pauses=((5 + seed % 12, 26 * 3600.0),)))
+
+
+def killed_while_copying(seed: int) -> Faults:
+    """The operator dies around the time at which copies are published, and the guard goes on."""
+    kills = ((30 + seed % 40, "after"),)
+    calm = Faults(
+        seed=seed, publish_every_s=45.0, deadline_s=1800.0, train_s=500.0, style="down", act_s=450.0 + seed % 50
+    )
+    return dataclasses.replace(calm, operator=Lives(kills=kills), broken_part=0.2)
+
+
+def listed_late(seed: int) -> Faults:
+    """A young rental goes down while listings lag behind and its status lies."""
+    lies = tuple((float(at), float(at + 60), "terminal") for at in range(100 + seed % 30, 600, 90))
+    calm = Faults(seed=seed, style="down", act_s=100.0 + seed, boot_s=5.0, ignored_terminates=6, sentinel=False)
+    return dataclasses.replace(calm, listed_after_s=600.0, lies=lies)
+
+
+def twins(seed: int) -> Faults:
+    """Every create call makes two machines, and nothing else goes wrong."""
+    return Faults(seed=seed, twin=True, deadline_s=7200.0, cap=5.0, train_s=7000.0, hold_s=300.0)
+
+
 MUTANTS: dict[str, Mutant] = {
     "late intent": Mutant(advancing(late_intent), ("intent first",)),
     "retried create": Mutant(swap(buy, "_provision", retried_create), ("one create",)),
-    "send_before ignored": Mutant(swap(buy, "_provision", send_whenever), ("sent in time",), 600),
+    "send_before ignored": Mutant(swap(buy, "_provision", send_whenever), ("sent in time",), 50, sleepy),
     "unknown = gone": Mutant(swap(resolve, "_search", unknown_is_gone), ("gone",)),
     "give up on terminate": Mutant(swap(terminate, "_one", give_up), ("liveness", "spend"), 400),
     "terminate first": Mutant(swap(Work, "safe_to_end", property(lambda self: True)), ("copied first",)),
@@ -298,10 +328,10 @@ MUTANTS: dict[str, Mutant] = {
     "one-round proof": Mutant(swap(prove_gone, "proved", lambda p, policy: any(r.ok for r in p.proofs)), ("gone",)),
     "gap counted as complete": Mutant(swap(SimulatedProvider, "list_billable", no_gaps), ("gone", "unexplained"), 400),
     "404 trusted": Mutant(swap(prove_gone, "doubt", trust_absent), ("gone",)),
-    "seen counts as listed": Mutant(swap(RunState, "visible_from", seen_is_listed), ("gone",), 2000),
+    "seen counts as listed": Mutant(swap(RunState, "visible_from", seen_is_listed), ("gone",), 100, listed_late),
     "closed without proof": Mutant(rule(close.close, close_at_once), ("unexplained",)),
     "no verification": Mutant(copying_by(unverified), ("verified",)),
-    "copy in place": Mutant(copying_by(in_place), ("verified",), 600),
+    "copy in place": Mutant(copying_by(in_place), ("verified",), 200, killed_while_copying),
     "stale version accepted": Mutant(swap(SqliteJournal, "append", append_anyway), ("fresh",)),
     "facts fenced": Mutant(advancing(facts_fenced), ("recorded",)),
     "wall clock": Mutant(
@@ -309,7 +339,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "another operator's adopted": Mutant(swap(hits, "listed_events", everybody_is_ours), ("others",)),
     "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 600),
-    "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 600),
+    "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 20, twins),
     "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 400),
     "effect past its until": Mutant(swap(engine, "decide", no_until), ("until",)),
     "secret leaked": Mutant(swap(launch, "_launch", leak), ("secret",)),

@@ -70,6 +70,8 @@ class Training:
 
     def generations(self, now: float) -> tuple[Generation, ...]:
         """Complete generations, oldest first; the last one is saved when training is stopped at an update boundary."""
+        if self.stopped_at <= self.started_at:
+            return ()  # sealed before it was ever started
         end, f = min(self.ended_at(), now), self.faults
         number = int(max(end - self.started_at, 0) // f.publish_every_s)
         if now >= self.ended_at() and self.outcome() != "failed":

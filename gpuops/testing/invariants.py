@@ -76,6 +76,7 @@ class Watch:
 
     def decided(self, record: Record, expected: int, before: int, life: Life) -> None:
         """A decision was appended."""
+        self._open.pop(life, None)
         self.check(
             "fresh", expected == before, f"{record.event.kind} was decided on {expected}, the run is at {before}"
         )

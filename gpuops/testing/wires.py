@@ -60,7 +60,9 @@ class SimulatedJournal:
                 self._watch.decided(record, expected, before, self._life)
             return record
 
-        return self._life.point(f"append {event.kind}", do)
+        record = self._life.point(f"append {event.kind}", do)
+        self._life.spend(0.005)  # the sync takes time, and a computer may fall asleep right after it
+        return record
 
     def append_facts(self, run: RunId, events: tuple[Event, ...], *, at: Time, wall: Time) -> tuple[Record, ...]:
         """Append facts."""
