@@ -150,9 +150,8 @@ class App:
         if name is None:
             found = [s for s in states if not s.closed] or (states[-1:] if not open_only else [])
         else:
-            found = [s for s in states if s.run == name] or [
-                s for s in states if s.run.startswith(name) or s.spec.name == name
-            ]
+            found = [s for s in states if s.run == name] or [s for s in states if s.spec.name == name]
+            found = found or [s for s in states if s.run.startswith(name)]
             found = [s for s in found if not s.closed] or found[-1:]
         if not found:
             raise UsageError(f"no run {name!r}" if name else "there is no open run", next_command="gpuops status")

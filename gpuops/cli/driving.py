@@ -15,16 +15,18 @@ from gpuops.cli.context import App
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import farewell, still_bills, unwritable
 from gpuops.engine import OPERATOR, drive, load
-from gpuops.errors import JournalError, Stale, UsageError
+from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
 from gpuops.render import narrate, progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
 from gpuops.state import RunState
 from gpuops.steps import Ask, Step, fact
-from gpuops.values import Event, RunId
+from gpuops.values import Event, RunId, Spec
 
 LEAVES_FREELY = ("watch", "logs")
+TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend")
+"""What came before was told by the command that did it."""
 INTERRUPTED = "interrupted by the user while buying"
 NOT_APPROVED = "not approved"
 
@@ -36,13 +38,20 @@ class Teller:
     app: App
     seen: int
     last: RunState | None = None
+    lost: bool = False
+    """The connection to the host was lost, and nobody was told that it is back."""
 
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
         self.last = state
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
+            if record.event.kind == "attempted" and record.event.data["rule"] == "status":
+                self.lost = True
             if record.event.kind == "status":
+                if self.lost:
+                    self.app.printer.line("Connection to the host is back; training did not need it")
+                self.lost = False
                 if state.outcome == "":
                     self.app.printer.progress(progress_line(state, self.app.clock.now(), self.app.home.policy))
             else:
@@ -66,6 +75,16 @@ def decide(app: App, run: RunId, make: Callable[[RunState], Event]) -> RunState:
     raise JournalError(f"run {run} changes faster than a decision can be written", next_command="try again")
 
 
+def check_secrets(app: App, spec: Spec, consequence: str) -> None:
+    """Every secret that training needs has a value on this computer. Raises `CredentialsError`."""
+    missing = [name for name in spec.secrets if app.credentials.secret(name) is None]
+    if missing:
+        raise CredentialsError(
+            f"secrets without a value, neither in the environment nor in the keyring: {', '.join(missing)}. {consequence}",
+            next_command=f"gpuops auth set {missing[0]}",
+        )
+
+
 def resume_from(app: App, run: RunId, generation: str) -> None:
     """Record which generation on the host training goes on from. Raises `UsageError` when it is too late or no path."""
     if not generation:
@@ -86,7 +105,7 @@ def go(
 ) -> int:
     """Drive a run until `until`, and return the exit code of `command`."""
     first = app.state(run)
-    teller = Teller(app, first.version if command in LEAVES_FREELY else 0, first)
+    teller = Teller(app, first.version if command in TELLS_FROM_NOW else 0, first)
     app.interrupts.farewell = lambda: farewell(app, teller.last or first)
 
     def answer(state: RunState, ask: Ask) -> bool:
@@ -97,7 +116,8 @@ def go(
             try:
                 state, step = drive(run, app.ports, app.home.policy, may, until=until, tell=teller, answer=answer)
                 teller(state, step)
-                app.ports.host.close(run)
+                if command != "launch":  # the guard takes the connection over
+                    app.ports.host.close(run)
                 if isinstance(step, Ask):
                     return _unanswered(app, state)
                 return finish(app, state, command) if state.closed else ready(app, state, command)
@@ -197,6 +217,10 @@ def verdict(state: RunState, command: str) -> tuple[int, str]:
         return 3, "Closed, but one purchase was never found nor disproved: `gpuops reconcile` keeps looking."
     if any("carries this run's mark" in a for a in state.alarms):
         return 5, "Closed, but something on the account carries this run's mark: see `gpuops reconcile`."
+    if kept := [p for p in state.purchases.values() if p.life == "retained"]:
+        names = ", ".join(f"{name_of(p)} until {rfc3339(p.retained_until)} ({p.retained_why})" for p in kept)
+        failed = bool(state.outcome) and state.outcome != "completed" and command != "down"
+        return 6 if failed else 0, f"Closed. Kept on purpose, and it bills: {names}."
     if all(p.work.launching_at is None for p in state.purchases.values()):
         if command == "down":
             return 0, f"Down: {state.cause}. Nothing of this run bills."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import ensure_guard, go, resume_from, wish
+from gpuops.cli.driving import check_secrets, ensure_guard, go, resume_from, wish
 from gpuops.cli.options import Json, MaybeRun, Resume, Yes, command_app
 from gpuops.errors import UsageError
 
@@ -25,6 +25,8 @@ def launch(run: MaybeRun = None, resume: Resume = "", yes: Yes = False, json: Js
     state = context.find(run, open_only=True)
     if state.closed or state.wanted == "closed":
         raise UsageError(f"run {state.run} is going down or closed", next_command="gpuops up MANIFEST")
+    if state.rental is None or state.rental.work.launching_at is None:
+        check_secrets(context, state.spec, "Nothing was sent; the machine bills until it goes down by itself.")
     resume_from(context, state.run, resume)
     wish(context, state, "training")
     ensure_guard(context)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuops.cli.context import App
-from gpuops.cli.driving import INTERRUPTED, decide, ensure_guard, was_told, wish
+from gpuops.cli.driving import INTERRUPTED, check_secrets, decide, ensure_guard, was_told, wish
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import still_bills, unwritable
 from gpuops.codec import to_json
@@ -73,6 +73,7 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         app.printer.line(f"{over} ended meanwhile, and nobody was told. (--new, or the command again, rents anew.)")
         return over
     if state is None:
+        check_secrets(app, spec, "Nothing was bought.")
         plan = show_plan(app, spec, accept_loss)
         if not app.home.guard and plan.layers == ():
             raise GateRefused("nothing would end this rental when the terminal is gone. Nothing was bought.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from gpuops.codec import to_json
+from gpuops.errors import GpuopsError
 from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
+from gpuops.provider import Provider
 from gpuops.state import Purchase, RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
-from gpuops.values import Event, Observation, Scope, Time
+from gpuops.values import Event, Observation, Ref, Scope, Time
 
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -42,6 +44,11 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         ports.notify(s.run, "alarm", lost)
         return (observed, fact("alarm", p.id, message=lost))
     if seen.state in ("terminal", "refused") or (seen.state == "absent" and p.seen_at is not None):
+        if _listed(provider, p.ref, do.until):
+            # one word against another: what is listed as billing counts as running, and its work goes on being looked after
+            message = f"the provider says {seen.raw_state or seen.state} of {p.ref} and lists it as billing: it counts as running"
+            again = p.observation is not None and p.observation.state == seen.state
+            return (observed, *((fact("alarm", p.id, message=message),) if again and message not in s.alarms else ()))
         last = p.work.status.generations[-1:] if p.work.status else ()
         copied = sorted(p.work.copied)
         by = seen.reason or f"the provider says {seen.raw_state or seen.state}"
@@ -51,6 +58,15 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         if p.work.launched_at is not None and not p.work.outcome:
             return (observed, fact("ended", p.id, outcome="interrupted", reason="the provider says stopped"))
     return (observed,)
+
+
+def _listed(provider: Provider, ref: Ref, until: Time) -> bool:
+    """A listing shows it billing; False also when there is none: the proof of its end will need one."""
+    try:
+        items = provider.list_billable(Scope((ref.kind,), (ref.region,)), until).items
+    except GpuopsError:
+        return False
+    return any(item.ref == ref and item.bills for item in items)
 
 
 def _lost_timer(s: RunState, p: Purchase, seen: Observation) -> str:
