@@ -123,7 +123,13 @@ def _approved(s: RunState, r: Record) -> RunState:
 
 def _preflight(s: RunState, r: Record) -> RunState:
     d = r.event.data
-    return changed(s, preflight_at=r.at, preflight_problem=d.get("problem", ""), preflight_final=bool(d.get("final")))
+    return changed(
+        s,
+        preflight_at=r.at,
+        preflight_problem=d.get("problem", ""),
+        preflight_final=bool(d.get("final")),
+        timer=d.get("timer", s.timer),
+    )
 
 
 def _intended(s: RunState, r: Record) -> RunState:

@@ -60,8 +60,10 @@ def created(s: RunState, r: Record) -> RunState:
     if p.ref == made.ref:
         return s
     if p.ref is None:
-        mark = Layer("mark", "declared", p.mark.limit_at)
-        return changed(move(s, r, "created", **changes), closed=False, layers={**s.layers, "mark": mark})
+        # both went out with the create call; a look may come much later, and an extension must not forget them
+        names = ("mark",) if s.timer == "none" else ("mark", "provider timer")
+        made_with = {name: Layer(name, "declared", p.mark.limit_at) for name in names}
+        return changed(move(s, r, "created", **changes), closed=False, layers={**s.layers, **made_with})
     twin_id = f"{p.id}.{made.ref.id}"
     if twin_id in s.purchases:
         return s

@@ -261,6 +261,7 @@ class RunState:
     preflight_at: Time | None = None
     preflight_problem: str = ""
     preflight_final: bool = False
+    timer: str = "none"  # the declared grade of the provider's own timer, with which every rental is made
     purchases: Mapping[PurchaseId, Purchase] = field(default_factory=dict)
     attempts: Mapping[tuple[str, str], Attempt] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from gpuops.hits import judge, listed_events
 from gpuops.journal import SqliteJournal
 from gpuops.ports import Ports, no_progress
 from gpuops.stages.mirror import mirror
+from gpuops.stages.move_end import move_end
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
 from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
@@ -305,6 +306,25 @@ def test_a_layer_that_ends_earlier_than_the_limit_moves_the_teardown_forward() -
     usual = story.state.teardown_at(POLICY)
     story.tell("layer", name="provider timer", grade="read back", at=LIMIT - 1000)
     assert story.state.teardown_at(POLICY) == pytest.approx(usual - 1000)
+
+
+def test_an_extension_waits_for_a_timer_that_nobody_has_seen_yet() -> None:
+    story = (
+        Story().wanted("ready").approved().tell("preflight", None, problem="", timer="read back").intended().created()
+    )
+    story.tell("extend_wanted", None, decision=True, deadline=DEADLINE + 60, limit=LIMIT + 60).tell("surveyed")
+    story.tell("layer", name="mark", grade="read back", at=LIMIT + 60).observed()
+    step = move_end(story.state, story.now, POLICY)
+    assert isinstance(step, Do) and step.decision is None and "provider timer" in step.detail
+    story.tell("layer", name="provider timer", grade="read back", at=LIMIT + 60)
+    assert decided(move_end(story.state, story.now, POLICY)) == "extended"
+
+
+def test_an_extension_does_not_count_before_the_rental_was_seen() -> None:
+    story = Story().ready_to_buy().intended().created()
+    story.tell("extend_wanted", None, decision=True, deadline=DEADLINE + 60, limit=LIMIT + 60)
+    story.tell("layer", name="mark", grade="read back", at=LIMIT + 60)
+    assert isinstance(move_end(story.state, story.now, POLICY), Wait)
 
 
 def test_a_status_that_says_terminal_does_not_end_training_before_it_is_proved() -> None:

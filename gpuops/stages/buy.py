@@ -88,7 +88,7 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     limit, deadline = ends(s, now)
     if deadline <= now:
         return (_no(f"the cap {s.spec.cap} does not pay for the hold at {s.offer.rate} per hour"),)
-    return (fact("preflight", None, problem="", rate=to_json(offer.rate)),)
+    return (fact("preflight", None, problem="", rate=to_json(offer.rate), timer=provider.traits.deadline),)
 
 
 def _no(problem: str) -> Event:

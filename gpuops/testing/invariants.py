@@ -191,12 +191,13 @@ class Watch:
             self.check("others", who == "sentinel" and past, f"{who} ends {machine.ref}, which is {machine.whose}")
             return
         newest = self.hosts.newest(machine, now)
-        if newest is None or self.hosts.holds(newest) or self.state is None:
+        if newest is None or self.state is None:
             return
         forced = any(p.ref == machine.ref and p.work.forced for p in self.state.purchases.values())
+        safe = forced or self.hosts.holds(newest)
         unwritable = self.faults.journal_full and now >= self.state.limit - 35
         said = f"{who} ends {machine.ref}, and {newest.id} is nowhere else"
-        self.check("copied first", forced or bool(unwritable), said)
+        self.check("copied first", safe or bool(unwritable), said)
 
     # --- the end
 

@@ -181,5 +181,5 @@ class SimulatedLocks:
                 self._holders.pop(run, None)
 
 
-SIMULATED_POLICY = Policy(wake_s=30.0, status_every_s=30.0)
+SIMULATED_POLICY = Policy(wake_s=120.0, status_every_s=60.0)
 """The product's numbers; only a sleeping driver looks less often, because each look costs real time."""
