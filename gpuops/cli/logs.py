@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli.context import App, make_app
+from gpuops.cli.driving import ensure_guard
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.options import MaybeRun, command_app
 from gpuops.errors import UsageError
@@ -28,6 +29,8 @@ def logs(
     """
     context = make_app()
     state = context.find(run)
+    if not state.closed:
+        ensure_guard(context)
     copied = next((p.work.copied["telemetry"] for p in state.purchases.values() if "telemetry" in p.work.copied), None)
     if copied is not None:
         file = next(iter(sorted(Path(copied.path).glob("*.log"))), None)

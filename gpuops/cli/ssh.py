@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from gpuops.cli.context import make_app
+from gpuops.cli.driving import ensure_guard
 from gpuops.cli.options import MaybeRun, command_app
 from gpuops.errors import UsageError
 
@@ -21,6 +22,7 @@ def ssh(run: MaybeRun = None) -> None:
     """
     context = make_app()
     state = context.find(run, open_only=True)
+    ensure_guard(context)
     rental = state.rental
     if rental is None or rental.endpoint is None or not rental.work.fingerprint:
         raise UsageError(f"run {state.run} has no checked host", next_command=f"gpuops status {state.run}")

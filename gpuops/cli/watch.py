@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import go
+from gpuops.cli.driving import ensure_guard, go
 from gpuops.cli.options import Json, MaybeRun, command_app
 from gpuops.engine import GUARD
 
@@ -22,4 +22,6 @@ def watch(run: MaybeRun = None, json: Json = False) -> None:
     """
     context = make_app(as_json=json)
     state = context.find(run)
+    if not state.closed:
+        ensure_guard(context)
     raise typer.Exit(go(context, state.run, "watch", yes=False, may=GUARD, until=lambda s: s.closed))

@@ -228,7 +228,7 @@ def test_a_command_stopped_while_it_seals_does_not_cost_the_checkpoint(tmp_path:
         }  # fmt: skip
         arguments = ["run", str(world.manifest(train=TRAIN, outputs=outputs)), "--yes", "--accept-loss", "a test"]
         command = world.start(*arguments)
-        world.wait("training has ended", lambda: "ended" in "+".join(appends(world, "cli")))
+        world.wait("training has ended", lambda: "status+ended" in appends(world, "cli"))
         world.wait("sealing", lambda: _held(world, "bulk.lock"))
         command.send_signal(signal.SIGSTOP)
         run = world.closed(120)

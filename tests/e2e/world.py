@@ -159,7 +159,9 @@ class World:
 
     def status(self) -> list[dict[str, Any]]:
         """The runs, closed ones too."""
-        runs: list[dict[str, Any]] = self.json("status", "--all")["runs"]
+        document = self.json("status", "--all")
+        assert "runs" in document, document
+        runs: list[dict[str, Any]] = document["runs"]
         return runs
 
     def wait(self, what: str, condition: Any, timeout: float = 60) -> Any:

@@ -60,6 +60,12 @@ def appends(world: World, role: str) -> list[str]:
     return [kinds for who, kinds, _ in lines if who == role]
 
 
+def struck(world: World) -> list[str]:
+    """The points that were met, in order: "before sealed", "after launched+layer"."""
+    file = world.home.parent / "appends.struck"
+    return [line.split(" ", 1)[1] for line in file.read_text().splitlines()] if file.exists() else []
+
+
 def strays(world: World) -> list[int]:
     """Processes that belong to the world: of gpuops by their environment, of the cloud by a path in theirs."""
     word = str(world.home.parent).encode() + b"/"

@@ -44,7 +44,7 @@ def count(kinds):
     return str(len(earlier) + 1), set(kinds) - known
 
 
-def strike(number, new, when):
+def strike(number, kinds, new, when):
     """Do what is asked for at this point."""
     flag = os.environ.get("GPUOPS_TEST_WHILE")
     if flag and not os.path.exists(flag):
@@ -53,6 +53,8 @@ def strike(number, new, when):
         deed, who, moment, at = point.split(":")
         if (who, moment) != (role(), when) or (at not in ("*", number) and at not in new):
             continue
+        with open(os.environ["GPUOPS_TEST_APPENDS"] + ".struck", "a") as file:
+            file.write(f"{who} {when} {'+'.join(kinds)}\n")
         if deed == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         elif deed == "stop":
@@ -73,8 +75,8 @@ def patch(journal):
         with transaction(self):
             yield
             number, new = count(self.test_kinds)
-            strike(number, new, "before")
-        strike(number, new, "after")
+            strike(number, self.test_kinds, new, "before")
+        strike(number, self.test_kinds, new, "after")
 
     def noted(self, run, seq, event, *rest):
         self.test_kinds.append(event.kind)
