@@ -312,10 +312,11 @@ def test_an_extension_waits_for_a_timer_that_nobody_has_seen_yet() -> None:
     story = (
         Story().wanted("ready").approved().tell("preflight", None, problem="", timer="read back").intended().created()
     )
-    story.tell("extend_wanted", None, decision=True, deadline=DEADLINE + 60, limit=LIMIT + 60).tell("surveyed")
-    story.tell("layer", name="mark", grade="read back", at=LIMIT + 60).observed()
+    story.tell("extend_wanted", None, decision=True, deadline=DEADLINE + 60, limit=LIMIT + 60)
+    story.tell("layer", name="mark", grade="read back", at=LIMIT + 60)
     step = move_end(story.state, story.now, POLICY)
     assert isinstance(step, Do) and step.decision is None and "provider timer" in step.detail
+    story.observed(ends_at=LIMIT)
     story.tell("layer", name="provider timer", grade="read back", at=LIMIT + 60)
     assert decided(move_end(story.state, story.now, POLICY)) == "extended"
 

@@ -85,7 +85,7 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     if free < need:
         return (_no(f"{s.spec.outputs.destination} has {free} bytes free, the copies need {need}"),)
     now = ports.clock.now()
-    limit, deadline = ends(s, now)
+    _, deadline = ends(s, now)
     if deadline <= now:
         return (_no(f"the cap {s.spec.cap} does not pay for the hold at {s.offer.rate} per hour"),)
     return (fact("preflight", None, problem="", rate=to_json(offer.rate), timer=provider.traits.deadline),)

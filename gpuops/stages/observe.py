@@ -53,10 +53,10 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         copied = sorted(p.work.copied)
         by = seen.reason or f"the provider says {seen.raw_state or seen.state}"
         return (observed, fact("ended_elsewhere", p.id, by=by, newest=list(last), copied=copied))
-    if seen.state == "stopped" and p.observation is not None and p.observation.state == "stopped":
+    twice = seen.state == "stopped" and p.observation is not None and p.observation.state == "stopped"
+    if twice and p.work.launched_at is not None and not p.work.outcome:
         # said twice, a look apart: it bills and nothing trains on it
-        if p.work.launched_at is not None and not p.work.outcome:
-            return (observed, fact("ended", p.id, outcome="interrupted", reason="the provider says stopped"))
+        return (observed, fact("ended", p.id, outcome="interrupted", reason="the provider says stopped"))
     return (observed,)
 
 
