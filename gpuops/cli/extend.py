@@ -53,7 +53,7 @@ def extend(
         )
     kind = "extend_wanted" if limit > state.limit else "shortened"
     decide(context, state.run, lambda s: fact(kind, None, deadline=deadline, limit=limit))
-    until = now + context.home.policy.call_s * 4
+    until = now + context.home.policy.call_s * 2
     code = go(
         context, state.run, "extend", yes=False, until=lambda s: s.extension is None or context.clock.now() > until
     )

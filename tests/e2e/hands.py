@@ -101,7 +101,7 @@ def manifest(world: World, **changes: Any) -> Path:
 def launched(world: World, **changes: Any) -> str:
     """`up` and `launch` a short life and return the run's id."""
     path = manifest(world, **changes)
-    for arguments in (("up", str(path), "--yes"), ("launch", "--yes")):
+    for arguments in (("up", str(path), "--yes", "--accept-loss", "a test"), ("launch", "--yes")):
         done = world.run(*arguments)
         assert done.returncode == 0, done.stdout
     return state(world).run

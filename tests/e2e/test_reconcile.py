@@ -236,7 +236,7 @@ def test_a_sentinel_with_nothing_but_credentials_ends_what_is_past_its_mark(worl
 
 
 def test_the_end_moves_in_both_directions_in_every_layer(world: World) -> None:
-    world.configure(POLICY.replace("[policy]", "[policy]\ncall_s = 6"))
+    world.configure(POLICY.replace("[policy]", "[policy]\ncall_s = 5"))
     run = hands.launched(world, train=["python3", "train.py", "400", "0.3", "50"])
     place = hands.directory(world)
     told = hands.inside(world, f"/root/.gpuops/{run}/deadline")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import subprocess
@@ -16,7 +17,8 @@ from e2e import hands
 from e2e.world import TRAIN, World
 
 from gpuops.locks import FileLocks
-from gpuops.names import RANGES_FILE
+from gpuops.names import RANGES_FILE, content_digest
+from gpuops.values import FileHash, Generation
 
 pytestmark = pytest.mark.e2e
 
@@ -118,6 +120,40 @@ def test_more_than_max_total_is_refused_in_a_sentence(world: World) -> None:
     hands.clean(world)
 
 
+def sealed_as(folder: Path) -> Generation:
+    """A generation on the rental as its seal will describe it."""
+    files = []
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        files.append(FileHash(path.name, len(data), hashlib.sha256(data).hexdigest()))
+    return Generation(folder.name, 3, tuple(files))
+
+
+def test_a_byte_that_changed_in_a_copy_is_found_and_fetched_again(world: World) -> None:
+    """An attempt claims to be complete, and one byte of it is wrong: it is thrown away, and the next one is verified."""
+    code = TRAIN.split("beat = open")[0] + "save(3)\nwhile not stop: time.sleep(0.1)\n"
+    run = hands.launched(world, code=code, outputs={"mirror": False})
+    world.wait("it is published", lambda: hands.published(world))
+    generation = sealed_as(hands.inside(world, "/workspace/out/step-000003"))
+    digest = content_digest(generation)
+    attempt = world.root / "results" / run / ".incoming" / f"step-000003.{digest[:12]}"
+    attempt.mkdir(parents=True)
+    record = [json.dumps({"content": digest})]
+    for index, file in enumerate(generation.files):
+        data = hands.inside(world, f"/workspace/out/step-000003/{file.path}").read_bytes()
+        if file.path == "weights.bin":
+            data = data[:77] + bytes([data[77] ^ 1]) + data[78:]
+        (attempt / file.path).write_bytes(data)
+        record.append(json.dumps([index, 0, file.size]))
+    (attempt / RANGES_FILE).write_text("\n".join(record) + "\n")
+    done = world.run("down")
+    assert done.returncode == 0, done.stdout
+    assert "step-000003: weights.bin has sha256" in done.stdout, "it is found, and said"
+    (copy,) = world.generations()
+    assert sealed_as(copy).files[-1] == generation.files[-1] and generation.files[-1].path == "weights.bin"
+    hands.clean(world)
+
+
 # --- copying -----------------------------------------------------------------------------------------------------------
 
 
@@ -166,7 +202,7 @@ def test_a_full_disk_holds_the_rental_until_there_is_room(world: World, small_di
 
 
 def test_a_full_disk_until_the_limit_is_forced_then_and_not_before(world: World, small_disk: Path) -> None:
-    path = hands.manifest(world, train=SHORT, outputs={"copy_to": "small"}, deadline="20s", hold="12s", setup="15s")
+    path = hands.manifest(world, train=SHORT, outputs={"copy_to": "small"}, deadline="18s", hold="8s", setup="15s")
     done = world.run("run", str(path), "--yes")
     assert done.returncode == 6, done.stdout
     for words in (
@@ -176,7 +212,7 @@ def test_a_full_disk_until_the_limit_is_forced_then_and_not_before(world: World,
     ):
         assert words in done.stdout, done.stdout
     s = hands.state(world)
-    forced = [d for d in hands.records(world, "forced")]
+    forced = hands.records(world, "forced")
     elsewhere = [d["by"] for d in hands.records(world, "ended_elsewhere")]
     assert [d["by"] for d in forced] == ["limit"] or elsewhere == ["ended by its own timer"]
     assert s.first_at.get("forced", s.limit) >= s.limit and s.first_at.get("ending", s.limit) >= s.limit - 1
