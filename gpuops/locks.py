@@ -57,9 +57,7 @@ class FileLocks:
 
 
 @contextlib.contextmanager
-def held(
-    path: Path, *, from_stopped: bool = False, mark: bool = True, patience_s: float = 0.0
-) -> Iterator[bool]:
+def held(path: Path, *, from_stopped: bool = False, mark: bool = True, patience_s: float = 0.0) -> Iterator[bool]:
     """Try to hold the lock on `path`; yields whether it is held. The kernel frees it when the process ends, however it ends.
 
     `from_stopped`: take it over from a process that is stopped. `mark`: write down who holds it. `patience_s`: who only

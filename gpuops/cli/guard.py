@@ -125,9 +125,7 @@ def _once(context: App, names: list[str]) -> None:
             )
             left += [name_of(p) for p in state.may_bill]
     for state in [s for s in states if not s.closed]:
-        due = tend(
-            state.run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s
-        )
+        due = tend(state.run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s)
         after = context.state(state.run)
         context.printer.line(f"{after.run}: {after.phase}, due again {rfc3339(due)}")
     if context.printer.as_json:

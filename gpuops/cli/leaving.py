@@ -55,7 +55,8 @@ def unwritable(app: App, state: RunState | None, error: GpuopsError) -> GpuopsEr
     message = error.message[0].upper() + error.message[1:]
     if state is None or not state.may_bill:
         return GateRefused(
-            f"{message}. Nothing was bought.", next_command=f"make {app.home.path} writable, then the same command again"
+            f"{message}. Nothing was bought.",
+            next_command=f"make {app.home.path} writable, then the same command again",
         )
     bills = still_bills(app, state)
     return MayBill(

@@ -28,7 +28,19 @@ LIFE = (
     "launched", "status", "ended", "wanted", "sealed", "copied", "ending", "terminated", "proof", "gone", "reconciled",
     "closed", "told",
 )  # fmt: skip
-GUARDED = ("observed", "status", "ended", "wanted", "sealed", "copied", "ending", "terminated", "proof", "gone", "closed")
+GUARDED = (
+    "observed",
+    "status",
+    "ended",
+    "wanted",
+    "sealed",
+    "copied",
+    "ending",
+    "terminated",
+    "proof",
+    "gone",
+    "closed",
+)
 
 
 @pytest.mark.timeout(900)
@@ -46,7 +58,7 @@ def test_the_same_command_after_kill_9_before_every_commit_finishes_the_run(tmp_
             if first.returncode == 0 and len(appends(world, "cli")) < number:
                 return  # this life had fewer looks at its training than the one that was counted
             assert first.returncode == KILLED, first.stdout
-            killed += struck(world)
+            killed.extend(struck(world))
             arm(world, [])
             again = world.run("run", manifest, "--yes", timeout=150)
             assert again.returncode == 0, again.stdout
