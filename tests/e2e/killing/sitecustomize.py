@@ -9,7 +9,7 @@ role, kinds of the records, pid. The count goes on over all processes of a role,
                full (no file of this process grows any more: its next commit meets what a full disk does)
         ROLE   cli, child or parent (of the guard)
         WHEN   before or after the commit
-        AT     the number of the append, from 1 on, or a kind of record: the first append that holds one; `*` every append
+        AT     the number of the append, from 1 on; or `kind`, `kind#2` …: the first, second append that holds one; or `*`
     GPUOPS_TEST_WHILE=FILE         the points count only while FILE exists
 """
 
@@ -34,24 +34,27 @@ def role():
 
 
 def count(kinds):
-    """Write down one append of this role; returns its number and the kinds that are new."""
+    """Write down one append of this role; returns its number and its names in AT."""
     with open(os.environ["GPUOPS_TEST_APPENDS"], "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         earlier = [line.split(" ")[1].split("+") for line in file if line.split(" ", 1)[0] == role()]
         file.write(f"{role()} {'+'.join(kinds) or '-'} {os.getpid()}\n")
-    known = {kind for line in earlier for kind in line}
-    return str(len(earlier) + 1), set(kinds) - known
+    names = {"*", str(len(earlier) + 1)}
+    for kind in kinds:
+        times = 1 + sum(kind in line for line in earlier)
+        names |= {f"{kind}#{times}"} | ({kind} if times == 1 else set())
+    return names
 
 
-def strike(number, kinds, new, when):
+def strike(names, kinds, when):
     """Do what is asked for at this point."""
     flag = os.environ.get("GPUOPS_TEST_WHILE")
     if flag and not os.path.exists(flag):
         return
     for point in filter(None, os.environ.get("GPUOPS_TEST_POINTS", "").split(",")):
         deed, who, moment, at = point.split(":")
-        if (who, moment) != (role(), when) or (at not in ("*", number) and at not in new):
+        if (who, moment) != (role(), when) or at not in names:
             continue
         with open(os.environ["GPUOPS_TEST_APPENDS"] + ".struck", "a") as file:
             file.write(f"{who} {when} {'+'.join(kinds)}\n")
@@ -74,9 +77,9 @@ def patch(journal):
         self.test_kinds = []
         with transaction(self):
             yield
-            number, new = count(self.test_kinds)
-            strike(number, self.test_kinds, new, "before")
-        strike(number, self.test_kinds, new, "after")
+            names = count(self.test_kinds)
+            strike(names, self.test_kinds, "before")
+        strike(names, self.test_kinds, "after")
 
     def noted(self, run, seq, event, *rest):
         self.test_kinds.append(event.kind)
