@@ -236,7 +236,7 @@ def test_the_user_may_give_up_a_copy_with_a_reason(world: World, small_disk: Pat
 
 def test_the_host_dies_while_it_trains(world: World) -> None:
     hands.launched(world, train=["python3", "train.py", "400", "0.3", "3"])
-    hands.until(world, "a generation is mirrored", lambda s: any(g.startswith("step") for g in s.rental.work.copied))
+    hands.until(world, "two are mirrored", lambda s: len([g for g in s.rental.work.copied if g.startswith("step")]) > 1)
     with watched(world) as out:
         hands.kill(hands.rental(world)["first"]["pid"])
     done = out()
@@ -249,7 +249,8 @@ def test_the_host_dies_while_it_trains(world: World) -> None:
     ):
         assert words in done.stdout, f"{words!r} is not shown:\n{done.stdout}"
     copies = [g.name for g in world.generations()]
-    assert copies and f"{copies[-1]}" in done.stdout
+    (checkpoint,) = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("  checkpoint  ")]
+    assert checkpoint.endswith(copies[-1]), done.stdout
     assert "Lost: whatever came after step-" in done.stdout or "and whatever came after it; step-" in done.stdout
     hands.clean(world)
 
