@@ -157,7 +157,7 @@ def test_a_damaged_newest_one_does_not_keep_the_whole_ones_from_being_mirrored(w
     hands.clean(world)
 
 
-def test__nothing_complete_means_no_verified_result(world: World) -> None:
+def test_nothing_complete_means_no_verified_result(world: World) -> None:
     code = TWO + DAMAGE + "import shutil\nfor n in (3, 6): shutil.rmtree(there(n, ''))\n\n"
     out = ran(world, code, 6, "no complete generation was published", "Training ended; teardown is complete")
     assert names(world) == [] and "Copied and verified from disk: step" not in out
