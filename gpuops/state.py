@@ -287,17 +287,13 @@ class RunState:
         launched = [p for p in live if p.work.launching_at is not None]
         made = [p for p in live if p.ref is not None and p.life != "gone"]
         made.sort(key=lambda p: (p.life != "created", p.made_at or 0.0))
-        return next(iter(launched or made or live[-1:]), None)
+        return (launched or made or live[-1:])[0]
 
     @property
     def surplus(self) -> tuple[Purchase, ...]:
         """Rentals found late while the run works on another one: nothing was launched on them, and nothing will be."""
-        rental = self.rental
-        return tuple(
-            p
-            for p in self.purchases.values()
-            if not p.twin_of and p.life == "created" and p.work.launching_at is None and p is not rental
-        )
+        found = (p for p in self.purchases.values() if p.life == "created" and not p.twin_of and p is not self.rental)
+        return tuple(p for p in found if p.work.launching_at is None)
 
     @property
     def phase(self) -> Phase:
@@ -369,9 +365,8 @@ class RunState:
             size = max([size, *(c.bytes for c in rental.work.copied.values())])
         margin = min(policy.copy_margin_s, policy.copy_margin_part * max(self.deadline - self.planned_at, 0))
         # a layer that could not be moved as far as the journal's limit ends the rental at its own
-        blind = [self.layers[name].at - self.spec.hold_s for name in ("provider timer", "mark") if name in self.layers]
-        deadline = min([self.deadline, *blind])
-        return deadline - copy_seconds(size, rate) - margin - self.spec.train.grace_s
+        blind = [x.at - self.spec.hold_s for name, x in self.layers.items() if name in ("provider timer", "mark")]
+        return min([self.deadline, *blind]) - copy_seconds(size, rate) - margin - self.spec.train.grace_s
 
 
 def work_phase(work: Work) -> Phase:

@@ -307,6 +307,22 @@ def listed_late(seed: int) -> Faults:
     return dataclasses.replace(calm, listed_after_s=600.0, lies=lies)
 
 
+def cloned(seed: int) -> Faults:
+    """Somebody copies a rental together with its mark while it trains."""
+    return Faults(seed=seed, clone_s=1500.0, deadline_s=7200.0, train_s=5000.0, cap=20.0)
+
+
+def extended(seed: int) -> Faults:
+    """The user moves the deadline in the middle of a long training."""
+    return Faults(seed=seed, style="extend", act_s=600.0 + seed, train_s=9000.0, cap=50.0)
+
+
+def wrong_clock(seed: int) -> Faults:
+    """The guard's computer is two hours behind, and nothing but the guard ends the rental."""
+    calm = Faults(seed=seed, style="detach", train_s=9000.0, cap=2.4, timer="none", sentinel=False)
+    return dataclasses.replace(calm, guard=Lives(wall_skew_s=-7000.0), ignores_stop=True)
+
+
 def twins(seed: int) -> Faults:
     """Every create call makes two machines, and nothing else goes wrong."""
     return Faults(seed=seed, twin=True, deadline_s=7200.0, cap=5.0, train_s=7000.0, hold_s=300.0)
@@ -335,12 +351,12 @@ MUTANTS: dict[str, Mutant] = {
     "stale version accepted": Mutant(swap(SqliteJournal, "append", append_anyway), ("fresh",)),
     "facts fenced": Mutant(advancing(facts_fenced), ("recorded",)),
     "wall clock": Mutant(
-        swap(SimulatedClock, "now", lambda self: self._life.now + self._wall), ("forced", "spend", "until", "liveness")
+        swap(SimulatedClock, "now", lambda self: self._life.now + self._wall), ("spend",), 20, wrong_clock
     ),
     "another operator's adopted": Mutant(swap(hits, "listed_events", everybody_is_ours), ("others",)),
-    "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 600),
+    "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 20, cloned),
     "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 20, twins),
-    "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 400),
+    "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 20, extended),
     "effect past its until": Mutant(swap(engine, "decide", no_until), ("until",)),
     "secret leaked": Mutant(swap(launch, "_launch", leak), ("secret",)),
 }
