@@ -97,7 +97,9 @@ def by_hand() -> float:
             train = "cd /workspace/code && GPUOPS_RUN_ID=x GPUOPS_OUTPUT_DIR=/workspace/out python3 train.py 2 0.01 1"
             call(*ssh, target, f"tmux new-session -d -s train '{train}; sleep 5'")
             while time.time() < end:
-                seen = subprocess.run([*ssh, target, "head -1 /workspace/out/heartbeat.jsonl"], capture_output=True, text=True)
+                seen = subprocess.run(
+                    [*ssh, target, "head -1 /workspace/out/heartbeat.jsonl"], capture_output=True, text=True
+                )
                 if seen.stdout.strip():
                     return float(json.loads(seen.stdout)["t"]) - listening[0]
             raise AssertionError("no heartbeat")

@@ -36,7 +36,9 @@ def main() -> int:
             times = [cpu_s(arguments, home) for _ in range(runs)]
             median = statistics.median(times)
             slow |= median > bound_s
-            print(f"gpuops {' '.join(arguments):8} median {median:.3f} s CPU, {min(times):.3f} to {max(times):.3f}, bound {bound_s}")
+            print(
+                f"gpuops {' '.join(arguments):8} median {median:.3f} s CPU, {min(times):.3f} to {max(times):.3f}, bound {bound_s}"
+            )
     return int(slow)
 
 

@@ -1,4 +1,4 @@
-"""The engine: one level-triggered loop over pure rules. Every start reads the journal and goes on; there is no separate resume."""
+"""The engine: one level-triggered loop over pure rules. Every start reads the journal and goes on: no separate resume."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def advance(run: RunId, ports: Ports, policy: Policy, may: frozenset[str], state
     try:
         with ports.shield(step.name):  # a Ctrl-C between an outside effect and its record would lose the record
             if step.decision is not None:
-                record = ports.journal.append(run, step.decision, expected=state.version, at=now, wall=ports.clock.wall())
+                record = ports.journal.append(
+                    run, step.decision, expected=state.version, at=now, wall=ports.clock.wall()
+                )
                 state = fold([record], state) or state
             events = _act(ports, state, step)
             ports.journal.append_facts(run, events, at=ports.clock.now(), wall=ports.clock.wall())

@@ -18,7 +18,8 @@ from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
-from gpuops.render import narrate, progress_line, send_lines
+from gpuops.narration import narrate
+from gpuops.render import progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
 from gpuops.state import RunState
 from gpuops.steps import Ask, Step, fact

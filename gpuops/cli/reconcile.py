@@ -49,9 +49,7 @@ def reconcile(
     lines, gaps, missing = _look(context, provider or list(installed()))
     if json and not apply:
         context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
-    context.printer.lines(
-        reconcile_lines(lines, [_gap_text(g) for g in gaps])
-    )
+    context.printer.lines(reconcile_lines(lines, [_gap_text(g) for g in gaps]))
     context.printer.lines(f"may bill, not listed: {m}" for m in missing)
     unwanted = [x for x in lines if x.cls in OURS_UNWANTED]
     ending = sorted(

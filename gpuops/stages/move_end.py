@@ -38,7 +38,9 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
         effect = partial(_move, name=name, target=target)
         return Do("move_end", effect, bounded(now, policy.call_s, s.limit), p.id, detail=f"moving the {name}")
     if s.extension and not p.running:
-        return Wait(now + policy.inspect_every_s, "extending: the rental must be seen first, with all that would end it")
+        return Wait(
+            now + policy.inspect_every_s, "extending: the rental must be seen first, with all that would end it"
+        )
     if s.extension:
         decision = fact("extended", None, deadline=s.extension.deadline, limit=s.extension.limit)
         return Do("move_end", announce("info", "every layer has moved"), bounded(now, policy.call_s), decision=decision)
