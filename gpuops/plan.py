@@ -66,7 +66,7 @@ def make_plan(
         )
     offer = offers[0]
     wanted = spec.deadline_at or now + spec.deadline_s
-    limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate)
+    limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
     notes: list[str] = []
     if deadline < wanted - 1:
         notes.append(f"the cap {spec.cap} moves the deadline forward: it must also pay for the hold")

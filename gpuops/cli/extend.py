@@ -43,7 +43,7 @@ def extend(
     deadline = _target(state.deadline, by, to)
     now, limit = context.clock.now(), deadline + state.spec.hold_s
     spent, rate = state.spent(now), rental.rate or rental.offer.rate
-    last = affordable_until(now, state.spec.cap + spent.times(-1), rate)
+    last = affordable_until(now, state.spec.cap + spent.times(-1), rate, rental.offer.billing_unit_s)
     if deadline <= now:
         raise UsageError("that deadline has passed", next_command=f"gpuops down {state.run}")
     if limit > last:
