@@ -24,7 +24,7 @@ from gpuops.stages.terminate import terminate
 from gpuops.stages.transfer import transfer
 from gpuops.state import RunState
 from gpuops.steps import Ask, Closed, Do, Rule, Step, Wait, attempted
-from gpuops.values import Event, RunId, Time
+from gpuops.values import Event, Record, RunId, Time
 
 # The order IS the safety argument: what ends a bill comes before what starts or uses one, and nothing that may hang or fail
 # (seal, copy, the host) stands before the limit.
@@ -84,10 +84,11 @@ def advance(run: RunId, ports: Ports, policy: Policy, may: frozenset[str], state
     try:
         with ports.shield(step.name):  # a Ctrl-C between an outside effect and its record would lose the record
             if step.decision is not None:
-                record = ports.journal.append(
-                    run, step.decision, expected=state.version, at=now, wall=ports.clock.wall()
-                )
-                state = fold([record], state) or state
+                # folded first: a decision that does not fit the life tables must raise before it stands in the journal
+                wall = ports.clock.wall()
+                decided = fold([Record(run, state.version + 1, step.decision, True, now, wall)], state) or state
+                ports.journal.append(run, step.decision, expected=state.version, at=now, wall=wall)
+                state = decided
             events = _act(ports, state, step)
             ports.journal.append_facts(run, events, at=ports.clock.now(), wall=ports.clock.wall())
     except JournalError as error:

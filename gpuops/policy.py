@@ -33,10 +33,10 @@ class Policy:
     # waiting for the host
     allocate_s: float = 900
     """Created → running with an endpoint."""
-    allocate_fast_s: float = 60
-    """Most machines that start quickly do so within this; a second of waiting is a second of paying."""
-    allocate_fast_every_s: float = 1
-    allocate_every_s: float = 5
+    allocate_part: float = 0.2
+    """The gap between looks at a starting rental, as a part of its age: waiting costs at most this much more."""
+    allocate_every_s: tuple[float, float] = (0.3, 5)
+    """The shortest and the longest gap between those looks."""
     reach_s: float = 300
     """Endpoint known → checked."""
     reach_every_s: float = 0.5
@@ -86,7 +86,8 @@ class Policy:
 
     def allocate_every(self, age_s: float) -> float:
         """The gap between looks at a rental that was asked for `age_s` ago and does not run yet."""
-        return self.allocate_fast_every_s if age_s < self.allocate_fast_s else self.allocate_every_s
+        shortest, longest = self.allocate_every_s
+        return min(max(age_s * self.allocate_part, shortest), longest)
 
     def search_every(self, age_s: float) -> float:
         """The gap between searches for a purchase whose intent is `age_s` old."""

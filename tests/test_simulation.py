@@ -16,7 +16,7 @@ from gpuops.testing.world import World
 
 JOBS = multiprocessing.cpu_count()
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.alone]
 
 
 @pytest.mark.timeout(900)

@@ -17,7 +17,7 @@ from e2e.world import World
 
 from gpuops.journal import SqliteJournal
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.alone]
 
 KILLED = -9
 UPDATES = 60

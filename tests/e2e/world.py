@@ -23,8 +23,6 @@ from gpuops.values import Scope
 # Numbers for lives of a few seconds; the code is the same.
 POLICY = """
 [policy]
-allocate_fast_every_s = 0.3
-allocate_every_s = 0.3
 reach_every_s = 0.3
 status_every_s = 0.7
 inspect_every_s = 2
