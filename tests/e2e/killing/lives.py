@@ -20,7 +20,7 @@ from e2e.world import POLICY, World
 T = TypeVar("T")
 
 HOOK = Path(__file__).parent
-SIDE_BY_SIDE = 4
+SIDE_BY_SIDE = 6
 """Lives at a time: most of a life is waiting."""
 UPDATES = 4
 TRAIN = ["python3", "train.py", str(UPDATES), "0.5", "2"]
