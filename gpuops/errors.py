@@ -10,7 +10,8 @@
     │   └── Unreadable              4   an answer that cannot be understood; never an empty list
     ├── HostError                   4   the rented host failed
     │   ├── Unreachable             4   no connection, or it broke
-    │   └── HostKeyMismatch         4   somebody else answered: never retried, never accepted
+    │   ├── HostKeyMismatch         4   somebody else answered: never retried, never accepted
+    │   └── ListChanged             4   what was approved for sending is not what lies there now: list and ask again
     ├── CopyError                   4   a copy does not match what was sealed
     ├── MayBill                     5   something of ours may still be billing; outranks all others
     ├── TrainingIncomplete          6   training did not complete; teardown is complete
@@ -103,6 +104,12 @@ class HostKeyMismatch(HostError):
     """The host that answered is not the one that was bought."""
 
     code = "host_key"
+
+
+class ListChanged(HostError):
+    """A file that is to be sent changed after the list was approved; nothing was sent."""
+
+    code = "list_changed"
 
 
 class CopyError(GpuopsError):

@@ -24,6 +24,9 @@ from gpuops.values import (
     Time,
 )
 
+LOG_PIECE = 256 << 10
+"""Bytes of the training log in one answer of `Host.log`."""
+
 
 class Clock(Protocol):
     """Money time: the provider's time, carried on by a clock that counts suspend."""
@@ -145,6 +148,13 @@ class Host(Protocol):
         """What the supervisor says; `missing` when none of this run was ever started on this boot."""
         ...
 
+    def log(self, run: RunId, endpoint: Endpoint, spec: Spec, offset: int, until: Time) -> tuple[str, int]:
+        """What training printed from byte `offset` on, at most `LOG_PIECE` bytes, and the offset to go on from.
+
+        Control characters are escaped, newlines and tabs kept. At the end of the log the offset stays as it is.
+        """
+        ...
+
     def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
         """Rewrite the host's deadline file and return what it says afterwards."""
         ...
@@ -243,6 +253,8 @@ class Ports:
     """Further SSH public keys that every rental accepts (config.ssh.authorized_keys)."""
     bug: Callable[[str, BaseException], None] = lambda what, error: None
     """Writes a traceback of an unexpected exception to a file."""
+    clean: Callable[[str], str] = str
+    """Takes secrets out of a text that came from elsewhere, before it is recorded."""
     shield: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext()
     """Holds back an interruption by the user while the named effect must not be torn from its record."""
 

@@ -90,10 +90,9 @@ def send_lines(preview: SendList) -> list[str]:
         if len(real) > _LIST_SHOWN:
             lines.append(f"    … and {len(real) - _LIST_SHOWN} more")
     if preview.excluded:
-        shown = ", ".join(safe(x) for x in preview.excluded[:12])
-        lines.append(
-            f"  left out: {shown}" + (f" and {len(preview.excluded) - 12} more" if len(preview.excluded) > 12 else "")
-        )
+        named = preview.excluded[:12]
+        more = max(preview.excluded_count, len(preview.excluded)) - len(named)
+        lines.append(f"  left out: {', '.join(safe(x) for x in named)}" + (f" and {more} more" if more else ""))
     lines += [f"  LOOKS LIKE A KEY OR TOKEN: {safe(x)}" for x in preview.suspicious]
     lines.append(f"  total {size_text(preview.total_bytes)}, list {preview.digest}")
     return lines

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpuops import argv, codec, names
-from gpuops.errors import HostError, Unreachable
+from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
 from gpuops.values import SendFile, SendList, Spec, Time, Transfer
@@ -38,6 +38,7 @@ class _Tree:
     files: tuple[SendFile, ...]
     stamps: tuple[tuple[str, str, int, int], ...]
     excluded: tuple[str, ...]
+    excluded_count: int
     suspicious: tuple[str, ...]
 
 
@@ -61,13 +62,14 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
         suspicious=tuple(f"{t.source}: {e}" for t, tree in pairs for e in tree.suspicious),
         total_bytes=total,
         digest=codec.digest([[t.destination, tree.stamps] for t, tree in pairs]),
+        excluded_count=sum(tree.excluded_count for tree in trees),
     )
 
 
 def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, until: Time) -> tuple[int, int]:
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
     if preview(spec, None, clock, until).digest != approved.digest:
-        raise HostError("the files changed since the list was approved: look at the new list and approve it")
+        raise ListChanged("the files changed since the list was approved: look at the new list and approve it")
     for transfer, (destination, files) in zip(spec.transfers, approved.trees, strict=True):
         _rsync(transfer, destination, files, connection, clock, until)
     wanted = [_local_hashes(t, files) for t, (_, files) in zip(spec.transfers, approved.trees, strict=True)]
@@ -143,7 +145,8 @@ def _list_tree(transfer: Transfer, connection: Connection | None, clock: Clock, 
         files.append(SendFile(path, size, kind))
         stamps.append((path, kind, size if kind != "directory" else 0, info.st_mtime_ns if kind == "file" else 0))
     excluded = [*_excluded(source, {f.path for f in files}), *(names.escape(s) for s in skipped)]
-    return _Tree(tuple(files), tuple(stamps), tuple(excluded[:MOST_EXCLUDED]), tuple(_suspicious(source, files)))
+    named = tuple(excluded[:MOST_EXCLUDED])
+    return _Tree(tuple(files), tuple(stamps), named, len(excluded), tuple(_suspicious(source, files)))
 
 
 def _dry_run(

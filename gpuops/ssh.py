@@ -21,7 +21,8 @@ from gpuops import answers, argv, hostchecks, names, sending
 from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
-from gpuops.ports import Clock, HostFacts, Progress
+from gpuops.host.supervisor import LOG_BYTES
+from gpuops.ports import LOG_PIECE, Clock, HostFacts, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
 from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Spec, Time
 
@@ -148,6 +149,15 @@ class SshHost:
         """Ask the supervisor's record and the output directory."""
         answer = self._connection(run, endpoint).call("status", {"run": run, "outputs": spec.outputs.directory}, until)
         return answers.status(answer)
+
+    def log(self, run: RunId, endpoint: Endpoint, spec: Spec, offset: int, until: Time) -> tuple[str, int]:
+        """Ask for the next piece of the log; what training printed must not command a terminal here."""
+        request = {"run": run, "offset": offset, "most": LOG_PIECE, "part": LOG_BYTES}
+        answer = self._connection(run, endpoint).call("log", request, until)
+        text, following = answer.get("text"), answer.get("next")
+        if not isinstance(text, str) or not isinstance(following, int) or following < 0:
+            raise HostError("a piece of the host's log cannot be understood")
+        return names.escape(text, "\n\t"), following
 
     def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
         """Rewrite the deadline file and say what it says now."""

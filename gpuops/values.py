@@ -396,6 +396,8 @@ class SendList:
     suspicious: tuple[str, ...]
     total_bytes: int
     digest: str
+    excluded_count: int = 0
+    """How many there are in all, where `excluded` names only the first ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runstory import DEADLINE, LIMIT, LOG, OFFER, POLICY, SPEC, START, Story, generation, ref
+from runstory import DEADLINE, LIMIT, LIST, LOG, OFFER, POLICY, SPEC, START, Story, generation, ref
 
 from gpuops.codec import to_json
 from gpuops.engine import GUARD, OPERATOR, RULES, advance, drive
-from gpuops.errors import HostError, JournalError, ProviderError, Unreachable
+from gpuops.errors import HostError, JournalError, ListChanged, ProviderError, Unreachable
 from gpuops.fold import ImpossibleTransition
 from gpuops.hits import judge, listed_events
 from gpuops.journal import SqliteJournal
@@ -486,6 +486,18 @@ def test_whatever_an_effect_raises_is_recorded_and_the_rental_still_ends(error: 
     assert bool(bugs) == isinstance(error, ZeroDivisionError)
     assert ports.clock.now() >= LIMIT and state.purchases["p1"].work.forced
     assert [d.what for d in cloud.deeds] == ["terminate"]
+
+
+def test_a_list_that_changed_before_it_was_sent_is_asked_about_again() -> None:
+    story = Story().bought().checked().wanted("training")
+    story.tell("listed", preview=to_json(LIST)).approved(LIST.digest)
+    ports, cloud, _ = ports_for(story)
+    cloud.machines[0].boot_s = 0
+    ports = replace(ports, host=Broken(ports.host, "send", ListChanged("changed")))  # type: ignore[arg-type]
+    state, step = drive("run-1", ports, POLICY, OPERATOR, until=lambda s: False)
+    assert step == Ask("Send these files?", "nothing-to-send")
+    assert kinds(ports)[-1] == "listed" and state.failures("transfer", "p1") is None
+    assert cloud.deeds == []
 
 
 def test_failures_in_a_row_are_tried_again_with_growing_gaps() -> None:

@@ -11,9 +11,15 @@ from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.options import MaybeRun, command_app
+from gpuops.cli.output import Printer
 from gpuops.errors import UsageError
-from gpuops.render import safe
+from gpuops.host.supervisor import LOG_BYTES
+from gpuops.names import escape
+from gpuops.ports import LOG_PIECE
 from gpuops.state import RunState
+from gpuops.values import Endpoint, Time
+
+MOST_PIECES = 2 * LOG_BYTES // LOG_PIECE + 1
 
 app = command_app()
 
@@ -33,8 +39,7 @@ def logs(
         ensure_guard(context)
     copied = next((p.work.copied["telemetry"] for p in state.purchases.values() if "telemetry" in p.work.copied), None)
     if copied is not None:
-        file = next(iter(sorted(Path(copied.path).glob("*.log"))), None)
-        context.printer.line(safe(file.read_text(errors="replace")) if file else f"no log in {copied.path}")
+        _copied(context.printer, Path(copied.path))
         return
     try:
         with context.interrupts.watching():
@@ -47,14 +52,64 @@ def _from_host(context: App, state: RunState, follow: bool) -> None:
     rental = state.rental
     if rental is None or rental.endpoint is None or rental.work.launched_at is None or rental.life != "created":
         raise UsageError(f"run {state.run} has no log: it is {state.phase}", next_command=f"gpuops report {state.run}")
-    shown = ""
-    while True:
-        now = context.clock.now()
-        status = context.ports.host.status(state.run, rental.endpoint, state.spec, now + context.home.policy.call_s)
-        tail = status.log_tail
-        new = tail[len(shown) :] if tail.startswith(shown) else tail
-        context.printer.lines([safe(new.rstrip("\n"))] if new.strip() else [])
-        shown = tail
-        if not follow or status.phase != "running":
-            return
-        context.clock.sleep_until(now + context.home.policy.status_every_s)
+    text, offset = Text(context.printer), 0
+    try:
+        while True:
+            now = context.clock.now()
+            running = follow and _phase(context, state, rental.endpoint, now) == "running"
+            offset = _to_the_end(context, state, rental.endpoint, offset, text)
+            if not running:
+                return
+            context.clock.sleep_until(now + context.home.policy.status_every_s)
+    finally:
+        text.end()
+
+
+def _phase(context: App, state: RunState, endpoint: Endpoint, now: Time) -> str:
+    return context.ports.host.status(state.run, endpoint, state.spec, now + context.home.policy.call_s).phase
+
+
+def _to_the_end(context: App, state: RunState, endpoint: Endpoint, offset: int, text: Text) -> int:
+    """Print piece after piece until one is not full; a program that prints faster than that does not hold us here."""
+    for _ in range(MOST_PIECES):
+        until = context.clock.now() + context.home.policy.call_s
+        piece, following = context.ports.host.log(state.run, endpoint, state.spec, offset, until)
+        text.add(piece)
+        full = following - offset > LOG_PIECE - 4  # a character may have been held back
+        offset = following
+        if not full:
+            break
+    return offset
+
+
+def _copied(printer: Printer, directory: Path) -> None:
+    """All parts of the copied log, the oldest (`train.log.1`) first."""
+    parts = [p for p in (directory / "train.log.1", directory / "train.log") if p.is_file()]
+    if not parts:
+        printer.line(f"no log in {directory}")
+    text = Text(printer)
+    for part in parts:
+        with part.open(errors="replace", newline="\n") as source:
+            while piece := source.read(LOG_PIECE):
+                text.add(escape(piece, "\n\t"))
+    text.end()
+
+
+class Text:
+    """Prints pieces of a text as whole lines; a tab becomes the blanks that it stands for."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._rest = ""
+
+    def add(self, piece: str) -> None:
+        """Print the lines that are whole now; a line without an end is cut somewhere."""
+        *whole, self._rest = (self._rest + piece).split("\n")
+        self._printer.lines(line.expandtabs() for line in whole)
+        if len(self._rest) > LOG_PIECE:
+            self.end()
+
+    def end(self) -> None:
+        """Print what is left."""
+        self._printer.lines([self._rest.expandtabs()] if self._rest else [])
+        self._rest = ""

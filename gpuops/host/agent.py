@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import json
 import os
@@ -113,6 +114,54 @@ def sums(request: dict[str, Any]) -> dict[str, Any]:
         return {"text": source.read(64 << 20).decode("utf-8", "replace")}
 
 
+def log(request: dict[str, Any]) -> dict[str, Any]:
+    """At most `most` bytes of the log from byte `offset` on, and the next offset: `train.log.1`, then `train.log`.
+
+    After a rotation the part before the last one is gone, and offsets point behind the end. Each such part had at most
+    `part` bytes: going back by that much may tell a little twice and leaves nothing out.
+    """
+    state, offset = host_facts.find_state(request["run"]), int(request["offset"])
+    if state is None:
+        return {"text": "", "next": offset}
+    parts = _open_parts(os.path.join(state, "train.log"))
+    try:
+        sizes = [os.fstat(part).st_size for part in parts]
+        while offset > sum(sizes):
+            offset = max(0, offset - max(1, int(request["part"])))
+        data, at = b"", offset
+        for part, size in zip(parts, sizes, strict=True):
+            left = int(request["most"]) - len(data)
+            if at < size and left > 0:
+                data += os.pread(part, min(left, size - at), at)
+            at = max(0, at - size)
+    finally:
+        for part in parts:
+            os.close(part)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    # a character that is not whole yet belongs to the next piece
+    return {"text": text, "next": offset + len(data) - len(decoder.getstate()[0])}
+
+
+def _open_parts(path: str) -> list[int]:
+    """The rotated part and the one being written; opened again when a rotation came in between."""
+    for last in (False, False, True):
+        parts = []
+        for name in (path + ".1", path):
+            try:
+                parts.append(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
+            except OSError:
+                continue
+        try:
+            if last or not parts or os.path.samestat(os.stat(path), os.fstat(parts[-1])):
+                break
+        except OSError:
+            pass
+        for part in parts:
+            os.close(part)
+    return parts
+
+
 def last_beat(path: str, offset: int) -> dict[str, Any]:
     """The last complete line of a heartbeat file behind `offset`; a torn or foreign line is passed over."""
     try:
@@ -214,6 +263,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "start": start,
     "recall": recall,
     "status": status,
+    "log": log,
     "deadline": deadline,
     "stop": sealing.stop,
     "seal": sealing.seal,

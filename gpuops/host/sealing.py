@@ -123,18 +123,26 @@ def root_of(request: dict[str, Any]) -> str:
 def _choose(
     request: dict[str, Any], outputs: str, before: dict[str, Any], memory: dict[str, Any], state: str
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The newest `keep_last` sound generations, newest first, and the best one; and why others were passed over."""
+    """The newest `keep_last` sound generations, newest first, and the best one; and why others were passed over.
+
+    The newest whole one is always among them, behind the sound ones when it is doubtful: the host and all that was not
+    sealed will be gone. After some doubtful ones no more are tried: the load command itself may be what is wrong.
+    """
     found = generations.find(outputs, before)
     notes: list[str] = []
     sound: list[dict[str, Any]] = []
     doubtful: list[dict[str, Any]] = []
     keep = max(1, int(request["keep_last"]))
+    # with keep_last = 1 there must still be a look behind a doubtful newest one
+    most_doubtful = max(2, keep)
+    newest = ""
     for item in found:
         _give_metric(item, request, before)
     measured = [f for f in found if f.metric is not None and not f.problem]
     best = min(measured, key=lambda f: f.metric or 0.0).id if request.get("best") and measured else ""
     for item in reversed(found):
-        wanted = len(sound) < keep or item.id in (best, generations.LOOSE)
+        looking = len(sound) < keep and len(doubtful) < most_doubtful
+        wanted = looking or item.id in (best, generations.LOOSE)
         if not wanted:
             continue
         try:
@@ -142,14 +150,19 @@ def _choose(
         except RefusedError as error:
             notes.append(f"passed over {error}")
             continue
+        newest = newest or item.id
         earlier = memory["generations"].get(item.id)
         changed = bool(earlier) and earlier["files"] != generation["files"]
         problem = "changed after it was sealed" if changed else _load_check(request, item, memory, state)
         if problem:
             notes.append(f"{item.id}: {problem}")
         (doubtful if problem else sound).append(generation)
+        # whoever is cut off here goes on behind this one the next time
+        _remember(state, memory)
     # better a doubtful checkpoint than none: the reason says what is wrong with it
-    return sound or doubtful[:keep], notes
+    if not sound:
+        return doubtful[:keep], notes
+    return sound + [g for g in doubtful if g["id"] == newest], notes
 
 
 def _give_metric(found: Found, request: dict[str, Any], before: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from gpuops.codec import to_json
-from gpuops.errors import HostError, Unreachable
+from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import RunState
@@ -52,6 +52,9 @@ def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendL
             return (attempted("transfer", "another process of this computer is transferring", do.purchase, busy=True),)
         try:
             files, size = ports.host.send(s.run, endpoint, s.spec, approved, do.until)
+        except ListChanged:
+            # the new list is another question; the rental does not end because somebody saved a file
+            return _list(ports, s, do, endpoint)
         except Unreachable as error:
             return (attempted("transfer", error.message, do.purchase),)
         except HostError as error:

@@ -229,6 +229,15 @@ class SimulatedHost:
 
         return self._wire.call("status", until, look)
 
+    def log(self, run: RunId, endpoint: Endpoint, spec: Spec, offset: int, until: Time) -> tuple[str, int]:
+        """Simulated training prints nothing."""
+
+        def look(now: float) -> tuple[str, int]:
+            self._hosts.machine(endpoint, now)
+            return "", offset
+
+        return self._wire.call("log", until, look)
+
     def set_deadline(self, run: RunId, endpoint: Endpoint, deadline: Time, until: Time) -> Time:
         """Rewrite the deadline file."""
         hosts = self._hosts

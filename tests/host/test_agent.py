@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpuops.host import facts, files, generations, sealing
-from gpuops.host.agent import last_beat, tail
+from gpuops.host.agent import last_beat, log, tail
 from gpuops.host.files import RefusedError
 from gpuops.remote import read_answer, script
 
@@ -221,11 +221,40 @@ def test_the_load_command_passes_over_what_it_cannot_load_but_never_leaves_nothi
     check = "import sys, os; sys.exit(open(os.path.join(sys.argv[1], 'shard/w.bin')).read() != 'good')"
     command = [sys.executable, "-c", check]
     sealed = sealing.seal({**sealing_request, "load_check": command})
-    assert ids(sealed) == ["gen-1"]
+    assert ids(sealed) == ["gen-1", "gen-2"], "the newest is sealed too, behind the sound one"
+    assert ids(sealing.seal({**sealing_request, "load_check": command, "keep_last": 1})) == ["gen-1", "gen-2"]
     assert "gen-2: the load command ended with 1" in sealed["reason"]
     publish(outputs, "gen-3", 3, b"bad")
     (outputs / "gen-1").rename(outputs / ".gone")
     assert ids(sealing.seal({**sealing_request, "load_check": command})) == ["gen-3", "gen-2"]
+
+
+def test_a_load_command_that_always_fails_is_not_asked_about_everything_and_what_it_said_is_kept(
+    sealing_request: dict[str, Any], outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in range(1, 7):
+        publish(outputs, f"gen-{step}", step)
+    asked: list[str] = []
+    done: list[str] = []
+    real = sealing._load_check
+
+    def cut_off(request: dict[str, Any], found: Any, *rest: Any) -> str:
+        asked.append(found.id)
+        if asked == ["gen-6", "gen-5"] and not done:
+            raise SystemExit
+        return real(request, found, *rest)
+
+    monkeypatch.setattr(sealing, "_load_check", cut_off)
+    request = {**sealing_request, "load_check": [sys.executable, "-c", "raise SystemExit(3)"]}
+    with pytest.raises(SystemExit):
+        sealing.seal(request)
+    state = facts.find_state("r1")
+    assert state is not None
+    assert list(json.loads(Path(state, "sealed.json").read_text())["loads"]) == ["gen-6"]
+    done = [*asked]
+    asked.clear()
+    assert ids(sealing.seal(request)) == ["gen-6", "gen-5"]
+    assert asked == ["gen-6", "gen-5"]
 
 
 def test_sealing_again_gives_the_same_and_notices_a_change(sealing_request: dict[str, Any], outputs: Path) -> None:
@@ -277,6 +306,23 @@ def test_the_last_complete_beat_counts_and_torn_lines_do_not(tmp_path: Path) -> 
     assert last_beat(str(path), 0) == {"step": 1}
     assert last_beat(str(path), 24) == {}
     assert last_beat(str(tmp_path / "none"), 0) == {}
+
+
+def test_the_log_is_told_in_pieces_across_its_rotated_part(sealing_request: dict[str, Any]) -> None:
+    state = Path(facts.find_state("r1") or "")
+    whole = "first ä\n" * 3 + "second €\n" * 3
+    data = whole.encode()
+    (state / "train.log.1").write_bytes(data[:20])
+    (state / "train.log").write_bytes(data[20:])
+    text, offset = "", 0
+    while (piece := log({"run": "r1", "offset": offset, "most": 5, "part": 20}))["next"] != offset:
+        assert piece["next"] <= offset + 5
+        text, offset = text + piece["text"], piece["next"]
+    assert (text, offset) == (whole, len(data))
+    (state / "train.log.1").write_bytes(data[20:])
+    (state / "train.log").write_bytes(b"third\n")
+    assert log({"run": "r1", "offset": offset, "most": 99, "part": 20})["text"] == "third\n"
+    assert log({"run": "other", "offset": 7, "most": 5, "part": 20}) == {"text": "", "next": 7}
 
 
 def test_the_tail_of_a_binary_log_is_text(tmp_path: Path) -> None:

@@ -177,6 +177,9 @@ def test_a_whole_run_with_two_logins_and_no_secret_where_it_must_not_be(case: Ca
     status = ssh.status(RUN, endpoint, spec, case.until())
     assert (status.phase, status.boot_id, status.log_tail) == ("running", boot, f"training {RUN}\n")
     assert status.beat["step"] >= 2
+    whole = f"training {RUN}\n"
+    assert ssh.log(RUN, endpoint, spec, 0, case.until()) == (whole, len(whole))
+    assert ssh.log(RUN, endpoint, spec, 9, case.until()) == (whole[9:], len(whole))
     assert case.host.logins() == 2
     later = case.until(500)
     assert ssh.set_deadline(RUN, endpoint, later, case.until()) == pytest.approx(later)

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hostcase import RUN, TRAIN, Case
+from hostcase import RUN, TRAIN, Case, RealClock
 
-from gpuops.errors import HostError, Unreachable
+from gpuops import sending
+from gpuops.errors import HostError, ListChanged, Unreachable
+from gpuops.render import send_lines
 
 
 def test_the_list_shows_what_goes_what_stays_and_what_looks_like_a_secret(case: Case) -> None:
@@ -75,9 +77,20 @@ def test_too_much_is_refused_and_the_biggest_are_named(case: Case) -> None:
 def test_a_change_after_the_approval_is_refused(case: Case) -> None:
     approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
     (case.source / "train.py").write_text(TRAIN + "\n")
-    with pytest.raises(HostError, match="changed since"):
+    with pytest.raises(ListChanged, match="changed since"):
         case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
     assert not case.workdir.exists()
+
+
+def test_all_that_is_left_out_is_counted(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "MOST_EXCLUDED", 15)
+    for number in range(20):
+        (case.source / f"x{number}.skip").write_text("")
+    transfer = replace(case.spec.transfers[0], exclude=("*.skip",))
+    spec = replace(case.spec, transfers=(transfer,))
+    found = sending.preview(spec, None, RealClock(), case.until())
+    assert (len(found.excluded), found.excluded_count) == (15, 20)
+    assert any(line.endswith(" and 8 more") for line in send_lines(found))
 
 
 def test_nothing_on_the_host_is_deleted_and_the_list_is_the_same_the_second_time(case: Case) -> None:

@@ -1,5 +1,6 @@
 """What ends a rental of the local cloud, and what the cloud says when a keeper or a host was killed."""
 
+import errno
 import json
 import os
 import signal
@@ -7,9 +8,11 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from gpuops_providers.local import processes
+from gpuops_providers.local import keeper, processes
 from localcloud import LocalCloud
 
 from gpuops import codec
@@ -26,6 +29,40 @@ def soon() -> float:
 
 
 # --- what ends a rental
+
+
+class FullDisk:
+    """A cloud whose disk is full, until it is not."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.full = directory, True
+
+    def rental_directory(self, rental_id: str) -> Path:
+        return self.directory
+
+    def write_json(self, path: Path, value: object) -> None:
+        if self.full:
+            (path.parent / f".{path.name}.{os.getpid()}.abc").write_text("{")
+            raise OSError(errno.ENOSPC, "no space left on device")
+        path.write_text(json.dumps(value))
+
+
+def test_a_full_disk_takes_no_timer_away(tmp_path: Path) -> None:
+    cloud, end = FullDisk(tmp_path), tmp_path / "end.json"
+    timer = keeper.Timer(cloud, SimpleNamespace(id="r-1"))  # type: ignore[arg-type]
+    end.write_text(json.dumps({"ends_at": time.time() - 1}))
+    assert timer.due(), "the first end is in force whatever can be written"
+    assert [p.name for p in tmp_path.iterdir()] == ["end.json"]
+    timer = keeper.Timer(cloud, SimpleNamespace(id="r-1"))  # type: ignore[arg-type]
+    end.write_text(json.dumps({"ends_at": time.time() + 0.2}))
+    assert not timer.due()
+    later = time.time() + 100
+    end.write_text(json.dumps({"ends_at": later}))
+    time.sleep(0.25)
+    assert timer.due(), "an end that could not be confirmed moves nothing"
+    cloud.full = False
+    assert not timer.due()
+    assert json.loads((tmp_path / "armed.json").read_text()) == {"ends_at": later}
 
 
 def test_terminating_ends_tmux_and_setsid_children(either: LocalCloud) -> None:

@@ -42,22 +42,39 @@ HOST_DIED = "host died"
 
 
 class Timer:
-    """When the rental ends by itself, read again and again from a file; what cannot be read leaves the last value."""
+    """When the rental ends by itself, read again and again from a file; what cannot be read leaves the last value.
+
+    An end is taken in only once armed.json tells it: on a full disk the last value that was told stays in force. The
+    first one is in force at once, whatever can be written.
+    """
 
     def __init__(self, cloud: Cloud, rental: Rental) -> None:
         self._cloud = cloud
         self._directory = cloud.rental_directory(rental.id)
         self._ends_at: Time | None = None
+        self._told: Time | None = None
         self._fires = float("inf")
 
     def due(self) -> bool:
         """Take in a moved end, confirm it in armed.json, and say whether the end has come."""
         wanted = read_time(self._directory / "end.json", "ends_at")
-        if wanted is not None and wanted != self._ends_at:
-            self._ends_at = wanted
-            self._fires = _boottime() + wanted - time.time()
-            self._cloud.write_json(self._directory / "armed.json", {"ends_at": wanted})
+        if wanted is not None and wanted != self._told:
+            told = self._tell(wanted)
+            if wanted != self._ends_at and (told or self._ends_at is None):
+                self._ends_at = wanted
+                self._fires = _boottime() + wanted - time.time()
+            self._told = wanted if told else self._told
         return self._ends_at is not None and (time.time() >= self._ends_at or _boottime() >= self._fires)
+
+    def _tell(self, wanted: Time) -> bool:
+        try:
+            self._cloud.write_json(self._directory / "armed.json", {"ends_at": wanted})
+        except OSError:
+            # tried again at every tick: what a full disk left half written must not pile up
+            for torn in self._directory.glob(f".armed.json.{os.getpid()}.*"):
+                torn.unlink(missing_ok=True)
+            return False
+        return True
 
 
 def accept(cloud: Cloud, request: Mapping[str, Any]) -> tuple[dict[str, Any], Rental | None]:
