@@ -19,8 +19,9 @@ def _ticks() -> float:
 class MoneyClock:
     """Starts at this computer's time and follows the provider's as soon as an answer tells it."""
 
-    def __init__(self) -> None:
-        self._at = time.time()
+    def __init__(self, offset_s: float = 0.0) -> None:
+        """`offset_s`: how far the provider's time was ahead of this computer's when it was last known."""
+        self._at = time.time() + offset_s
         self._ticks = _ticks()
 
     def now(self) -> Time:

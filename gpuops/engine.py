@@ -140,11 +140,11 @@ def _act(ports: Ports, state: RunState, step: Do) -> tuple[Event, ...]:
     except JournalError:
         raise
     except GpuopsError as error:
-        return (attempted(step.name, error.message, step.purchase),)
+        return (attempted(step.name, ports.clean(error.message), step.purchase),)
     except Exception as error:
         # a bug in one effect must not stop the rules that end the bill
         ports.bug(f"{state.run} {step.name}", error)
-        return (attempted(step.name, f"bug: {type(error).__name__}: {error}", step.purchase),)
+        return (attempted(step.name, ports.clean(f"bug: {type(error).__name__}: {error}"), step.purchase),)
     return events or (attempted(step.name, "nothing learned", step.purchase),)
 
 

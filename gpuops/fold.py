@@ -156,11 +156,9 @@ def _layer(s: RunState, r: Record) -> RunState:
 
 def _ends(s: RunState, r: Record) -> RunState:
     d = r.event.data
-    marks = {
-        i: changed(p, mark=changed(p.mark, limit_at=d["limit"])) if p.life in ("created", "intended", "unknown") else p
-        for i, p in s.purchases.items()
-    }
-    return changed(s, deadline=d["deadline"], limit=d["limit"], extension=None, purchases=marks)
+    s = changed(s, deadline=d["deadline"], limit=d["limit"], extension=None)
+    rental = s.rental  # only its layers were moved: another purchase that may exist keeps the limit it was made with
+    return s if rental is None else put(s, changed(rental, mark=changed(rental.mark, limit_at=d["limit"])))
 
 
 def _extend_wanted(s: RunState, r: Record) -> RunState:

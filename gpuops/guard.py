@@ -31,6 +31,9 @@ CHILD_STAYS_S = 30.0
 """A child waits itself for what is due within this long; starting Python anew costs more."""
 PATIENCE_S = 15.0
 """How long the guard leaves a step to a command at a terminal that drives the same run."""
+HUNG_S = 3600.0
+"""A child whose run's journal has not grown for this long hangs (stopped, a locked keyring): it is killed, another one goes on.
+Longer than the longest single pass of hashing."""
 CRASH_BACKOFF_S = (2.0, 5.0, 15.0)
 """Short: a child that cannot write the journal still ends what is past its limit."""
 
@@ -40,6 +43,10 @@ class Child(Protocol):
 
     def poll(self) -> int | None:
         """The exit status, or None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
         ...
 
     def said(self) -> str:
@@ -59,6 +66,8 @@ class Parent:
     _seen: dict[RunId, int] = field(default_factory=dict)
     _children: dict[RunId, Child] = field(default_factory=dict)
     _crashes: dict[RunId, int] = field(default_factory=dict)
+    _started: dict[RunId, Time] = field(default_factory=dict)
+    _grown: dict[RunId, tuple[int | None, Time]] = field(default_factory=dict)
     _known: Mapping[RunId, int] = field(default_factory=dict)
 
     def keep(self, idle_s: float = IDLE_S) -> None:
@@ -84,19 +93,29 @@ class Parent:
 
     def _collect(self, now: Time, versions: Mapping[RunId, int]) -> None:
         for run, child in list(self._children.items()):
+            if versions.get(run) != self._grown.get(run, (None, 0.0))[0]:
+                self._grown[run] = (versions.get(run), now)
             status = child.poll()
             if status is None:
+                if now - max(self._started.get(run, now), self._grown[run][1]) >= HUNG_S:
+                    child.kill()
                 continue
             del self._children[run]
             if versions.get(run) != self._seen.get(run):
                 self._crashes.pop(run, None)  # it got on before it ended
-            due = now + CRASH_BACKOFF_S[min(self._crashes.get(run, 0), len(CRASH_BACKOFF_S) - 1)]
             try:
                 due = float(json.loads(child.said().strip().splitlines()[-1])["next"])
-                self._crashes.pop(run, None)
             except (ValueError, KeyError, IndexError, TypeError):
-                self._crashes[run] = self._crashes.get(run, 0) + 1
+                self._later(run, now)
+                continue
+            self._crashes.pop(run, None)
             heapq.heappush(self._heap, (due, run))
+
+    def _later(self, run: RunId, now: Time) -> None:
+        """A child crashed or could not start: again after a gap that grows."""
+        crashes = self._crashes.get(run, 0)
+        self._crashes[run] = crashes + 1
+        heapq.heappush(self._heap, (now + CRASH_BACKOFF_S[min(crashes, len(CRASH_BACKOFF_S) - 1)], run))
 
     def _start_due(self, now: Time, versions: Mapping[RunId, int]) -> None:
         # whatever somebody else wrote may have changed what is due
@@ -108,7 +127,11 @@ class Parent:
             if run in self._children or run not in versions:
                 continue
             self._seen[run] = versions[run]
-            self._children[run] = self.spawn(run)
+            try:
+                self._children[run] = self.spawn(run)
+                self._started[run] = now
+            except OSError:  # no disk, no process: try again later, and keep the other runs
+                self._later(run, now)
 
 
 def tend(
@@ -117,13 +140,15 @@ def tend(
     policy: Policy,
     driven: Callable[[RunId], bool],
     undriven_s: Callable[[RunId], float] = lambda run: 0.0,
+    stays_s: float = CHILD_STAYS_S,
 ) -> Time:
     """Drive one run with the guard's rights until nothing is due soon; returns when it is due again.
 
     While a command at a terminal drives the run and its journal grows, the guard leaves the next step to it. `undriven_s`:
-    for how long no such command was seen.
+    for how long no such command was seen. `stays_s`: what is due within this is waited for here.
     """
     state = load(run, ports)
+    ask_the_time(ports, state, policy)
     mine, others_at = state.version, state.last_at
     while True:
         now = ports.clock.now()
@@ -152,10 +177,32 @@ def tend(
         if isinstance(step, Do) or (state.wanted == "closed" and left is not None):
             continue
         due = min(getattr(step, "until", now + CHILD_STAYS_S), left.until if left else math.inf)
-        if due - now > CHILD_STAYS_S:
+        if due - now > stays_s:
             return float(due)
         ports.clock.sleep_until(min(due, now + policy.wake_s))
         state = load(run, ports, state)
+
+
+def ask_the_time(ports: Ports, state: RunState, policy: Policy) -> None:
+    """Let the provider correct this process's clock before anything is decided by it.
+
+    This computer may be an hour ahead, and the limit would seem to have passed. A provider that does not answer leaves the
+    time as the journal's last record had it.
+    """
+    held = [p for p in state.purchases.values() if p.ref is not None and p.life not in ("gone", "refused")]
+    if not held or held[-1].ref is None:
+        return
+    try:
+        seen = ports.providers(state.spec.provider).inspect(held[-1].ref, ports.clock.now() + policy.call_s)
+    except GpuopsError as error:
+        ports.notify(state.run, "warning", f"the provider's time is not known: {error.message}")
+        return
+    if seen.provider_time is None:
+        return
+    ports.clock.learn(seen.provider_time)
+    off = ports.clock.wall() - seen.provider_time
+    if abs(off) > policy.clock_warn_s:
+        ports.notify(state.run, "warning", f"this computer's clock is {off:+.0f} s off; the provider's time counts")
 
 
 def abandoned(state: RunState, now: Time, undriven_s: float) -> Wait | None:
@@ -187,8 +234,8 @@ def past_limit(items: tuple[Billable, ...], now: Time) -> tuple[Billable, ...]:
 
 def sentinel(
     name: str, ports: Ports, policy: Policy, known: Callable[[Billable], bool], patience_s: float
-) -> tuple[RunState, ...]:
-    """End and prove what is past the limit in its mark, from credentials and marks alone; returns what was driven.
+) -> tuple[tuple[RunState, ...], tuple[str, ...]]:
+    """End and prove what is past the limit in its mark, from credentials and marks alone: (what was driven, problems).
 
     `known`: the item belongs to a run of this computer's journal, whose own rules end it. `ports.journal` may be in memory:
     the sentinel needs no history. Bounded by `patience_s`; a rental that is not proved gone by then stays unclosed in the
@@ -202,16 +249,25 @@ def sentinel(
         gaps = "; ".join(f"{g.region}/{g.kind}: {g.reason}" for g in inventory.gaps)
         ports.notify(name, "alarm", f"the listing is not complete: {gaps}")
     driven: list[RunState] = []
+    problems: list[str] = []
     for item in past_limit(inventory.items, ports.clock.now()):
         if known(item):
             continue
-        run, events = adopt(item, blind_spec(item, ""), ports.clock.now(), ports.random_bytes(8), launched=False)
-        take_on(run, events, ports)
-        down = fact("wanted", None, what="closed", cause="past the limit in its mark")
-        ports.journal.append_facts(run, (down,), at=ports.clock.now(), wall=ports.clock.wall())
-        state, _ = drive(run, ports, policy, GUARD, until=_patience(ports.clock, patience_s))
-        driven.append(state)
-    return tuple(driven)
+        try:
+            driven.append(_end_one(item, ports, policy, patience_s))
+        except GpuopsError as error:  # one that cannot be ended must not keep the others billing
+            problems.append(f"{item.ref}: {error.message}")
+    return tuple(driven), tuple(problems)
+
+
+def _end_one(item: Billable, ports: Ports, policy: Policy, patience_s: float) -> RunState:
+    run, events = adopt(item, blind_spec(item, ""), ports.clock.now(), ports.random_bytes(8), launched=False)
+    if ports.journal.records(run):  # a second rental of the same run: a duplicate, or a second purchase
+        run = f"{run}-{item.ref.id}"
+    take_on(run, events, ports)
+    down = fact("wanted", None, what="closed", cause="past the limit in its mark")
+    ports.journal.append_facts(run, (down,), at=ports.clock.now(), wall=ports.clock.wall())
+    return drive(run, ports, policy, GUARD, until=_patience(ports.clock, patience_s))[0]
 
 
 def _patience(clock: Clock, patience_s: float) -> Callable[[RunState], bool]:

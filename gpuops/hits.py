@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from gpuops.codec import to_json
+from gpuops.errors import ProviderError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.state import Purchase, RunState
@@ -64,6 +65,9 @@ def listed_events(s: RunState, items: Iterable[Billable], policy: Policy) -> tup
 
 def read_listing(ports: Ports, s: RunState, inventory: Inventory, policy: Policy) -> tuple[Event, ...]:
     """Everything that a listing tells about a run, a person told of each new alarm. What is missing is not judged here."""
+    if inventory.account != s.account:
+        # a complete, empty listing of somebody else's account would turn "unknown" into "gone"
+        raise ProviderError(f"the credentials now belong to account {inventory.account}, the run is on {s.account}")
     if inventory.provider_time is not None:
         ports.clock.learn(inventory.provider_time)
     shown = {item.ref for item in inventory.items}

@@ -78,17 +78,19 @@ def known_gap(provider: str, gap: Gap, known: Iterable[Mapping[str, str]], now: 
 
 
 def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> Line:
-    for s in states:
-        for p in s.purchases.values():
-            if p.ref == item.ref:
-                return _known(item, s, p, now)
-            if p.nonce == item.nonce and not p.twin_of and item.nonce:
-                hit = judge(s, p, item, policy)
-                if hit == "clone":
-                    return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
-                return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")
+    known = [(s, p) for s in states for p in s.purchases.values()]
+    for s, p in known:
+        if p.ref == item.ref:
+            return _known(item, s, p, now)
     if item.damaged:
         return Line(item, "damaged mark", "", "", "the check characters of the mark do not fit: nothing is done")
+    for s, p in known:
+        if p.nonce == item.nonce and not p.twin_of and item.nonce:
+            if judge(s, p, item, policy) == "clone":
+                return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
+            if not item.bills:
+                return Line(item, "pending", s.run, p.id, "ended; still shown, free")
+            return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")
     if item.mark is None:
         return Line(item, "foreign", "", "", "no mark of gpuops")
     if now <= item.mark.limit_at:
@@ -159,12 +161,15 @@ def adopt(
     return mark.run, tuple(events)
 
 
-def blind_spec(item: Billable, owner: str, destination: str = "/nonexistent") -> Spec:
-    """A spec for a rental of which nothing but the mark is known: enough to end it and to prove that it is gone."""
+def blind_spec(item: Billable, owner: str, destination: str = "/nonexistent", setup_s: float = 0) -> Spec:
+    """A spec for a rental of which nothing but the mark is known: enough to end it and to prove that it is gone.
+
+    `setup_s`: how long it may stay ready without being launched.
+    """
     return Spec(
         name=(item.mark.run if item.mark else "adopted")[:40], owner=owner, provider=item.ref.provider, need=Need(""),
         image="", disk_gb=0, volumes=(), checks=Checks(), transfers=(), max_total_bytes=0, inputs_sha256="", env=(),
         secrets=(), train=Train((), "/"), outputs=Outputs("/nonexistent", destination, mirror=False),
-        cap=Money(item.rate.amount * 0, item.rate.currency), deadline_s=0, deadline_at=0, hold_s=0, setup_s=0,
+        cap=Money(item.rate.amount * 0, item.rate.currency), deadline_s=0, deadline_at=0, hold_s=0, setup_s=setup_s,
         teardown=Teardown(),
     )  # fmt: skip

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+_LOCK_EVERY_S = 0.02
 _BUSY_TIMEOUT_S = 10.0
 """Longer than any transaction of ours; a writer stopped inside one makes a JournalError, not a hang."""
 
@@ -82,6 +84,14 @@ class SqliteJournal:
                 ).fetchall()
             )
 
+    def clock_offset(self) -> float:
+        """Money time minus this computer's time, as the newest record of an open run had it; 0 without open runs."""
+        with _translated():
+            row = self._db.execute(
+                "select at - wall from record where run in (select run from run where closed = 0) order by wall desc limit 1"
+            ).fetchone()
+        return float(row[0]) if row else 0.0
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()
@@ -125,7 +135,7 @@ def _open_file(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # `journal_mode=wal` on a new file races between processes: creating and migrating happens under a file lock
     with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _lock(lock.fileno())
         db = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
         path.chmod(0o600)
         if db.execute("pragma journal_mode").fetchone()[0] != "wal":
@@ -133,6 +143,17 @@ def _open_file(path: Path) -> sqlite3.Connection:
         db.execute("pragma synchronous = full")
         _migrate(db)
     return db
+
+
+def _lock(handle: int) -> None:
+    """Take the lock within the time of a busy database: a process that was stopped while it held it is no reason to hang."""
+    for _ in range(int(_BUSY_TIMEOUT_S / _LOCK_EVERY_S)):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(_LOCK_EVERY_S)
+    raise JournalError("another process holds the journal's lock and does not let go")
 
 
 def _migrate(db: sqlite3.Connection) -> None:
@@ -147,5 +168,5 @@ def _migrate(db: sqlite3.Connection) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise JournalError(f"the journal cannot be used: {error}") from error

@@ -99,14 +99,7 @@ def _reconciled(r: Record, s: RunState) -> list[str]:
         for p in s.purchases.values()
     ]  # fmt: skip
     listed = [i for i in r.event.data.get("items", ()) if any(str(o.id) == i["id"] for o in ours)]
-    kept = sum(p.life == "retained" for p in s.purchases.values())
-    left = (
-        f"{kept} kept on purpose: it bills"
-        if kept
-        else f"{len(listed)} still shown, free"
-        if listed
-        else "nothing of this run is left"
-    )
+    left = f"{len(listed)} still shown, free" if listed else "nothing of this run is left"
     head = ("kind", "id", "state", "accrued", "billed")
     return ["Reconcile (complete listing)", *("  " + line for line in table(rows, head)), f"  {left}"]
 

@@ -12,7 +12,6 @@ from gpuops.values import Money, Record, Time
 # The timing sheet: (name, the record that begins it, the record that ends it).
 TIMINGS: tuple[tuple[str, str, str], ...] = (
     ("allocation", "intended", "created"),
-    ("image and SSH", "created", "checked"),
     ("dry run", "checked", "listed"),
     ("transfer", "listed", "transferred"),
     ("environment and start", "transferred", "launched"),
@@ -138,10 +137,15 @@ def timings(s: RunState) -> list[dict[str, Any]]:
         a, b = s.first_at.get(begin), s.first_at.get(end)
         if a is not None and b is not None and b >= a:
             sheet.append({"stage": name, "seconds": round(b - a, 1)})
-    updates = [p.work.first_update_at for p in s.purchases.values() if p.work.first_update_at]
-    launched = s.first_at.get("launched")
-    if updates and launched is not None:
-        sheet.append({"stage": "first update seen after start", "seconds": round(updates[0] - launched, 1)})
+    worked = next((p for p in s.purchases.values() if p.work.endpoint_at is not None), None)
+    if worked is not None:
+        work = worked.work
+        rows = (
+            ("image: bought until the provider tells an address", s.first_at.get("created"), work.endpoint_at),
+            ("SSH and checks: address until checked", work.endpoint_at, work.checked_at),
+            ("first update seen after start", work.launched_at, work.first_update_at),
+        )
+        sheet += [{"stage": n, "seconds": round(b - a, 1)} for n, a, b in rows if a is not None and b is not None]
     return sheet
 
 

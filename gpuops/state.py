@@ -50,8 +50,12 @@ PURCHASE_LIFE: Mapping[Life, frozenset[Life]] = MappingProxyType(
         "gone": frozenset({"created"}),
     }
 )
-FINAL: frozenset[Life] = frozenset({"gone", "refused", "not_sent", "retained", "unproven"})
-MAY_BILL: frozenset[Life] = frozenset({"intended", "unknown", "created", "ending", "unproven", "ended_elsewhere"})
+FINAL: frozenset[Life] = frozenset({"gone", "refused", "not_sent", "unproven"})
+MAY_BILL: frozenset[Life] = frozenset(
+    {"intended", "unknown", "created", "ending", "unproven", "ended_elsewhere", "retained"}
+)
+HELD: frozenset[Life] = frozenset({"created", "retained"})
+"""The machine is there as far as anybody knows, and its work can be brought home."""
 
 # The life of a run. It may close from every phase: it can fail before it trains; what was never launched needs no copy.
 RUN_LIFE: Mapping[Phase, frozenset[Phase]] = MappingProxyType(

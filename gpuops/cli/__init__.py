@@ -118,7 +118,7 @@ def main() -> None:
     except GpuopsError as error:
         code = _fail(error, error.exit_code)
     except KeyboardInterrupt:
-        code = _fail(GpuopsError("Interrupted.", next_command="gpuops status"), 5)
+        code = _fail(GpuopsError("Interrupted.", next_command="gpuops status"), 2)
     except BrokenPipeError:
         code = 0
     except Exception as error:
@@ -129,17 +129,27 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+# Commands about a run that exists: what went wrong with them is outranked by what goes on billing.
+ABOUT_A_RUN = frozenset({"launch", "watch", "down", "extend", "retain", "release"})
+
+
 def _fail(error: GpuopsError, exit_code: int, code: str = "") -> int:
     from gpuops.cli.output import print_error
 
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if (exit_code == 1 and command in {*ABOUT_A_RUN, "up", "run"}) or (exit_code == 4 and command in ABOUT_A_RUN):
+        from gpuops.cli.leaving import whatever_bills
+
+        error.may_bill = error.may_bill or whatever_bills()
+        exit_code, code = (5, "may_bill") if error.may_bill else (exit_code, code)
+        error.next_command = error.next_command or "gpuops status"
     print_error(error, code or error.code, as_json="--json" in sys.argv)
     return exit_code
 
 
 def _bug(error: Exception) -> int:
-    from gpuops.cli.output import print_error, write_bug
+    from gpuops.cli.output import write_bug
 
     path = write_bug("command", error)
     said = f"This is a bug in gpuops: {type(error).__name__}. Details without values: {path}"
-    print_error(GpuopsError(said, next_command="gpuops status"), "bug", as_json="--json" in sys.argv)
-    return 1
+    return _fail(GpuopsError(said, next_command="gpuops status"), 1, "bug")

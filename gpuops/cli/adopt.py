@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +21,14 @@ from gpuops.inventory import Found, blind_spec
 from gpuops.inventory import adopt as rebuild
 from gpuops.provider import TellsHostKey
 from gpuops.registry import names as installed
+from gpuops.render import safe
 from gpuops.report import rfc3339
 from gpuops.values import Billable, Endpoint, RunId, Scope, Spec, Time
 
 app = command_app()
+
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+"""What a mark says comes from the account and becomes a folder name here."""
 
 
 @app.command()
@@ -52,10 +58,13 @@ def adopt(
 
     Example: gpuops adopt --provider local
     """
+    from gpuops.manifest import default_owner
+
     context = make_app(as_json=json)
     known = {p.nonce for s in context.states() for p in s.purchases.values()}
     taken: list[str] = []
     gaps: list[str] = []
+    others: list[str] = []
     for name in provider or installed():
         try:
             listing = context.provider(name).list_billable(
@@ -68,15 +77,23 @@ def adopt(
         for item in listing.items:
             if item.mark is None or item.damaged or item.nonce in known or not item.bills:
                 continue
-            if run is None or item.mark.run.startswith(run):
-                taken += _take(context, item, manifest, yes=yes, first_use=first_use)
+            if not RUN_ID.fullmatch(item.mark.run):
+                gaps.append(f"{item.ref}: its mark names no possible run; nothing is done")
+            elif run is None and item.mark.owner != default_owner(os.environ):
+                others.append(f"{safe(item.mark.run)} of {safe(item.mark.owner)}")
+            elif run is None or item.mark.run.startswith(run):
+                try:
+                    taken += _take(context, item, manifest, yes=yes, first_use=first_use)
+                finally:
+                    if taken:
+                        ensure_guard(context)
     if json:
         context.printer.document({"adopted": taken, "gaps": gaps})
     context.printer.lines(f"NOT PROVED: {gap}" for gap in gaps)
+    context.printer.lines(f"left alone: {who} (name the run to take it on, or set $GPUOPS_OWNER)" for who in others)
     if not taken:
         context.printer.line("Nothing to adopt.")
     else:
-        ensure_guard(context)
         context.printer.lines(f"  next: gpuops down {name}   or: gpuops watch {name}" for name in taken)
     raise typer.Exit(3 if gaps else 0)
 
@@ -97,7 +114,14 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, fir
         spec = replace(read_manifest(manifest, context.clock.now()), owner=mark.owner)
     run, events = rebuild(
         item,
-        spec or blind_spec(item, "", str(context.home.runs / mark.run / "copies")),
+        spec
+        or blind_spec(
+            item,
+            "",
+            str(context.home.runs / mark.run / "copies"),
+            # ready and never launched: nobody's impatience ends it before the limit that its owner chose
+            setup_s=max(mark.limit_at - context.clock.now(), 0),
+        ),
         context.clock.now(),
         context.ports.random_bytes(8),
         launched=launched,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuops.cli.home import Home, find_home
 from gpuops.cli.interrupts import Interrupts
 from gpuops.cli.output import Printer, write_bug
-from gpuops.errors import UsageError
+from gpuops.errors import GpuopsError, JournalError, UsageError
 from gpuops.journal import SqliteJournal
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class App:
         """Money time of this process."""
         from gpuops.clock import MoneyClock
 
-        return MoneyClock()
+        return MoneyClock(self.journal.clock_offset() if self.home.journal.exists() else 0.0)
 
     def provider(self, name: str) -> Provider:
         """The adapter `name`, made once. Raises `UsageError` or `CredentialsError`."""
@@ -120,7 +120,8 @@ class App:
             random_bytes=os.urandom,
             progress=self._progress,
             authorized_keys=tuple(_public_key(k) for k in self.home.authorized_keys),
-            bug=lambda what, error: self.printer.line(f"bug: {write_bug(what, error, self.home.path)}"),
+            bug=lambda what, error: self.printer.line(f"bug: {write_bug(what, error, self.home.path, self.redactor)}"),
+            clean=self.redactor,
             shield=self.interrupts.shield,
         )
 
@@ -141,8 +142,18 @@ class App:
         return state
 
     def states(self, *, open_only: bool = False) -> list[RunState]:
-        """All runs, oldest first."""
-        return [self.state(run) for run in self.journal.runs(open_only=open_only)]
+        """All runs, oldest first. One that cannot be read is said to, and hides none of the others."""
+        found = []
+        for run in self.journal.runs(open_only=open_only):
+            try:
+                found.append(self.state(run))
+            except JournalError:
+                raise
+            except (GpuopsError, LookupError, TypeError, ValueError) as error:
+                self.printer.line(
+                    f"ALARM: the records of run {run} make no sense ({error}); it may bill.  next: gpuops reconcile"
+                )
+        return found
 
     def find(self, name: str | None, *, open_only: bool = False) -> RunState:
         """The run called `name`: an id, the start of one, or the name in its manifest; without a name the only open one."""

@@ -29,7 +29,7 @@ def down(
 ) -> None:
     """Seal, copy, terminate and prove that it is gone.
 
-    Can be killed at any point and typed again. Exit code 0 means: copied, verified, and proved gone.
+    Can be killed at any point and typed again. Exit code 0 means: proved gone. What was copied, and what was lost, it says.
 
     Examples: gpuops down local-demo
               gpuops down local-demo --force-unverified "the disk is broken"

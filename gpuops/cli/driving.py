@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import farewell, still_bills, unwritable
 from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
+from gpuops.fold import fold
+from gpuops.fold_purchase import ImpossibleTransition
+from gpuops.guard import ask_the_time
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
 from gpuops.narration import narrate
@@ -23,11 +27,12 @@ from gpuops.render import progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
 from gpuops.state import RunState
 from gpuops.steps import Ask, Step, fact
-from gpuops.values import Event, RunId, Spec
+from gpuops.values import Event, Record, RunId, Spec
 
 LEAVES_FREELY = ("watch", "logs")
-TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend")
+TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend", "retain")
 """What came before was told by the command that did it."""
+GUARD_STARTS_S = 15.0
 INTERRUPTED = "interrupted by the user while buying"
 NOT_APPROVED = "not approved"
 
@@ -68,11 +73,18 @@ def decide(app: App, run: RunId, make: Callable[[RunState], Event]) -> RunState:
     """Append a decision made on the newest version; tries again while other writers are faster, at most 20 times."""
     state = app.state(run)
     for _ in range(20):
+        record = Record(run, state.version + 1, make(state), True, app.clock.now(), app.clock.wall())
         try:
-            app.journal.append(run, make(state), expected=state.version, at=app.clock.now(), wall=app.clock.wall())
-            return app.state(run)
+            # folded first: a decision that does not fit the life tables must not stand in the journal
+            decided = fold([record], state)
+        except ImpossibleTransition as error:
+            raise UsageError(f"{run} has moved on: {error.message}", next_command=f"gpuops status {run}") from None
+        try:
+            app.journal.append(run, record.event, expected=state.version, at=record.at, wall=record.wall)
         except Stale:
             state = app.state(run)
+            continue
+        return decided or state
     raise JournalError(f"run {run} changes faster than a decision can be written", next_command="try again")
 
 
@@ -115,6 +127,7 @@ def go(
     with app.locks.driving(run), app.interrupts.watching():
         while True:
             try:
+                ask_the_time(app.ports, first, app.home.policy)
                 state, step = drive(run, app.ports, app.home.policy, may, until=until, tell=teller, answer=answer)
                 teller(state, step)
                 if command != "launch":  # the guard takes the connection over
@@ -161,9 +174,20 @@ def ensure_guard(app: App) -> bool:
         # its own session: neither the terminal nor this process takes it along
         subprocess.Popen(
             [sys.executable, "-m", "gpuops", "guard"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
-            start_new_session=True, env=dict(os.environ),
+            start_new_session=True, env={**os.environ, "GPUOPS_HOME": str(app.home.path)},
         )  # fmt: skip
-    return True
+    return _guard_holds(app)
+
+
+def _guard_holds(app: App) -> bool:
+    """Wait until the guard that was started holds its lock: one that died at once is no layer."""
+    end = time.monotonic() + GUARD_STARTS_S
+    while time.monotonic() < end:
+        with held(app.home.path / "guard.lock", mark=False) as free:
+            if not free:
+                return True
+        time.sleep(0.05)
+    return False
 
 
 def ready(app: App, state: RunState, command: str) -> int:
@@ -218,10 +242,6 @@ def verdict(state: RunState, command: str) -> tuple[int, str]:
         return 3, "Closed, but one purchase was never found nor disproved: `gpuops reconcile` keeps looking."
     if any("carries this run's mark" in a for a in state.alarms):
         return 5, "Closed, but something on the account carries this run's mark: see `gpuops reconcile`."
-    if kept := [p for p in state.purchases.values() if p.life == "retained"]:
-        names = ", ".join(f"{name_of(p)} until {rfc3339(p.retained_until)} ({p.retained_why})" for p in kept)
-        failed = bool(state.outcome) and state.outcome != "completed" and command != "down"
-        return 6 if failed else 0, f"Closed. Kept on purpose, and it bills: {names}."
     if all(p.work.launching_at is None for p in state.purchases.values()):
         if command == "down":
             return 0, f"Down: {state.cause}. Nothing of this run bills."

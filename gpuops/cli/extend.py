@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import decide, go
+from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, MaybeRun, command_app
 from gpuops.cost import affordable_until
 from gpuops.errors import GateRefused, UsageError
@@ -43,7 +43,9 @@ def extend(
     deadline = _target(state.deadline, by, to)
     now, limit = context.clock.now(), deadline + state.spec.hold_s
     spent, rate = state.spent(now), rental.rate or rental.offer.rate
-    last = affordable_until(now, state.spec.cap + spent.times(-1), rate, rental.offer.billing_unit_s)
+    # what other purchases may still cost stays reserved
+    free = state.available(now) + rental.reserved(now, rental.mark.limit_at) + rental.spent(now).times(-1)
+    last = affordable_until(now, free, rate, rental.offer.billing_unit_s)
     if deadline <= now:
         raise UsageError("that deadline has passed", next_command=f"gpuops down {state.run}")
     if limit > last:
@@ -58,7 +60,10 @@ def extend(
         context, state.run, "extend", yes=False, until=lambda s: s.extension is None or context.clock.now() > until
     )
     after = context.state(state.run)
+    if after.wanted == "closed":
+        raise GateRefused(f"the run is going down meanwhile: {after.cause}", next_command=f"gpuops watch {state.run}")
     if after.extension is not None:
+        ensure_guard(context)
         raise GateRefused(
             f"not every layer has moved, so the old limit {clock_text(after.limit)} holds; the guard goes on trying",
             next_command=f"gpuops status {state.run}",

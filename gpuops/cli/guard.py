@@ -35,8 +35,8 @@ def guard(
     """Keep runs going down in time without a terminal; --once needs marks alone.
 
     `up` starts it by itself, one per user; it ends when no run is open. Without options it runs in the foreground.
-    With --once it ends every rental whose own mark says that its limit has passed, and drives the open runs of this
-    computer's journal one step: for cron, or for a second computer that has the credentials and nothing else.
+    With --once it ends every rental whose own mark says that its limit has passed, and does what is due now for the open
+    runs of this computer's journal: for cron, or for a second computer that has the credentials and nothing else.
 
     Example: gpuops guard --once --provider local
     """
@@ -54,6 +54,7 @@ class _Process:
 
     def __init__(self, run: RunId, output: Path, log: IO[bytes]) -> None:
         self._output = output
+        output.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with output.open("wb") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gpuops", "guard", "--run", run],
@@ -65,8 +66,14 @@ class _Process:
     def poll(self) -> int | None:
         return self._process.poll()
 
+    def kill(self) -> None:
+        self._process.kill()
+
     def said(self) -> str:
-        return self._output.read_text(errors="replace")
+        try:
+            return self._output.read_text(errors="replace")
+        except OSError:  # the run's directory was removed: what it said is lost, the run is not
+            return ""
 
 
 def _parent(context: App) -> None:
@@ -114,10 +121,11 @@ def _once(context: App, names: list[str]) -> None:
     for name in names or installed():
         ports = replace(context.ports, journal=SqliteJournal(":memory:"))
         try:
-            driven = sentinel(name, ports, context.home.policy, lambda item: item.ref in known, patience_s=300)
+            driven, failed = sentinel(name, ports, context.home.policy, lambda item: item.ref in known, patience_s=300)
         except GpuopsError as error:
             problems.append(f"{name}: {error.message}")
             continue
+        left += failed
         for state in driven:
             done.append({"run": state.run, "closed": state.closed})
             context.printer.line(
@@ -125,9 +133,17 @@ def _once(context: App, names: list[str]) -> None:
             )
             left += [name_of(p) for p in state.may_bill]
     for state in [s for s in states if not s.closed]:
-        due = tend(state.run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s)
+        try:
+            due = tend(
+                state.run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s, stays_s=0
+            )  # fmt: skip
+        except GpuopsError as error:
+            problems.append(f"{state.run}: {error.message}")
+            continue
         after = context.state(state.run)
         context.printer.line(f"{after.run}: {after.phase}, due again {rfc3339(due)}")
+        if context.clock.now() > after.limit:
+            left += [name_of(p) for p in after.may_bill]
     if context.printer.as_json:
         context.printer.document({"ended": done, "problems": problems})
     if left:

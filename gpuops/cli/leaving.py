@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuops.cli.context import App
+from gpuops.cli.context import App, make_app
 from gpuops.errors import GateRefused, GpuopsError, MayBill
 from gpuops.locks import held
 from gpuops.report import name_of, rfc3339
@@ -73,3 +73,14 @@ def farewell(app: App, state: RunState) -> str:
     error = still_bills(app, state)
     lines = [f"  {layers_text(app, state)}", *(f"  may still bill: {what}" for what in error.may_bill)]
     return "\n".join([*lines, f"  next: {error.next_command}", ""])
+
+
+def whatever_bills() -> tuple[str, ...]:
+    """What may bill as far as the journal tells, asked after an error; an unreadable journal is no reason to say nothing."""
+    try:
+        app = make_app()
+        if not app.home.journal.exists():
+            return ()
+        return tuple(name_of(p) for s in app.states(open_only=True) for p in s.may_bill)
+    except Exception as error:
+        return (f"whatever the journal names; it cannot be read now ({error})",)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +23,7 @@ class Printer:
 
     def lines(self, lines: Iterable[str]) -> None:
         """Print lines; a terminal that is gone is not an error, because a run must not depend on one."""
-        text = "".join(line + "\n" for line in lines)
+        text = "".join(plain(line) + "\n" for line in lines)
         if text:
             _write(self._stream, ("\r\x1b[K" if self._open_line else "") + text)
             self._open_line = False
@@ -52,6 +52,11 @@ class Printer:
         return sys.stderr if self.as_json else sys.stdout
 
 
+def plain(text: str) -> str:
+    """Text without control characters but line breaks: whatever a host, a provider or a mark carries stays text."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
+
+
 def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
     """What happened, what may still bill, what to type next."""
     if as_json:
@@ -62,14 +67,18 @@ def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
     text = f"gpuops: {error.message}\n"
     text += "".join(f"  may still bill: {what}\n" for what in error.may_bill)
     text += f"  next: {error.next_command}\n" if error.next_command else ""
-    _write(sys.stderr, text)
+    _write(sys.stderr, plain(text))
 
 
-def write_bug(what: str, error: BaseException, folder: Path | None = None) -> str:
+def write_bug(
+    what: str, error: BaseException, folder: Path | None = None, clean: Callable[[str], str] | None = None
+) -> str:
     """Write a traceback without local values to a file that only the user can read, and return its path."""
     import tempfile
     import time
     import traceback
+
+    from gpuops.credentials import Redactor
 
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n" + "".join(
         traceback.format_exception(type(error), error, error.__traceback__)
@@ -79,7 +88,7 @@ def write_bug(what: str, error: BaseException, folder: Path | None = None) -> st
         folder.mkdir(parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(prefix="gpuops-bug-", suffix=".txt", dir=folder)
         with os.fdopen(handle, "w") as file:
-            file.write(text)
+            file.write((clean or Redactor())(text))
     except OSError as failed:
         return f"(could not be written: {failed})"
     return path

@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from gpuops.cli.context import make_app
-from gpuops.cli.driving import decide, go
+from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, RunName, command_app
-from gpuops.cost import affordable_until
 from gpuops.errors import GateRefused, UsageError
 from gpuops.render import clock_text, money_text
 from gpuops.report import name_of
+from gpuops.state import RunState
 from gpuops.steps import fact
 from gpuops.units import duration_s
 
@@ -28,7 +28,8 @@ def retain(
 ) -> None:
     """Keep a rental on purpose, with a reason and an expiry.
 
-    The run closes with the rental retained. It goes on billing; blind layers still end it at the run's limit.
+    What training left is sealed and copied first. The machine goes on billing until then, and goes down by itself at the
+    expiry; every layer still ends it at the run's limit.
 
     Example: gpuops retain local-demo --reason "look at the crash" --for 30m
     """
@@ -37,21 +38,33 @@ def retain(
     rental = state.rental
     if rental is None or rental.life != "created":
         raise UsageError(f"run {state.run} has no rental to keep: it is {state.phase}")
+    work = rental.work
+    if work.launching_at is not None and not work.outcome and not work.safe_to_end:
+        raise UsageError(f"training runs on {state.run}: it can be kept when training has ended")
     now = context.clock.now()
     try:
         until = now + duration_s(keep)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    last = min(state.limit, affordable_until(now, state.spec.cap + state.spent(now).times(-1), rental.offer.rate))
+    last = min(state.limit, rental.mark.limit_at)
     if until > last:
         raise GateRefused(
-            f"the limit and the cap allow it until {clock_text(last)}", next_command="gpuops extend " + run
+            f"the limit, which the cap pays for, allows it until {clock_text(last)}",
+            next_command="gpuops extend " + run,
         )
     decide(
         context, state.run, lambda s: fact("retained", rental.id, reason=reason, until=until, owner=state.spec.owner)
     )
     decide(context, state.run, lambda s: fact("wanted", None, what="closed", cause=f"retained: {reason}"))
-    go(context, state.run, "down", yes=True, until=lambda s: s.closed)
+    ensure_guard(context)
+    code = go(context, state.run, "retain", yes=True, until=lambda s: s.closed or _brought_home(s))
     rate = money_text(rental.rate or rental.offer.rate)
     context.printer.line(f"Kept until {clock_text(until)} at {rate} per hour: {name_of(rental)}")
     context.printer.line(f"  next: gpuops release {state.run}")
+    raise typer.Exit(code)
+
+
+def _brought_home(state: RunState) -> bool:
+    """Nothing on the kept rental is missing here."""
+    rental = state.rental
+    return rental is None or rental.life != "retained" or rental.work.safe_to_end

@@ -102,7 +102,8 @@ def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Eve
         order = _order(ports, s, p)
         provider.prepare(order, do.until)
     except Exception as error:  # nothing was sent: certain, whatever went wrong
-        return (fact("not_sent", p.id, why=str(error)), attempted("buy", f"preparing failed: {error}"))
+        why = ports.clean(str(error))
+        return (fact("not_sent", p.id, why=why), attempted("buy", f"preparing failed: {why}"))
     # the last look at the clock before money: a laptop that slept since the intent must not buy on waking
     if ports.clock.now() >= p.send_before:
         return (
@@ -112,7 +113,7 @@ def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Eve
     try:
         answer = provider.provision(order, p.send_before)
     except Exception as error:  # any exception means that the outcome is unknown
-        return (fact("unknown", p.id, error=f"{type(error).__name__}: {error}"),)
+        return (fact("unknown", p.id, error=ports.clean(f"{type(error).__name__}: {error}")),)
     if isinstance(answer, Refused):
         return (fact("refused", p.id, reason=answer.reason, why=answer.kind),)
     created: Created = answer

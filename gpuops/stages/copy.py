@@ -7,7 +7,7 @@ from functools import partial
 from gpuops.copying import copy_slice, prune
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState, copy_name
+from gpuops.state import HELD, Purchase, RunState, copy_name
 from gpuops.steps import Do, Step, Wait, attempted, bounded, first_due
 from gpuops.values import Event, Generation, Time
 
@@ -15,7 +15,7 @@ from gpuops.values import Event, Generation, Time
 def copy(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Copy what is sealed and has no verified copy, newest first, in slices; one that fails does not hold up the others."""
     p = s.rental
-    if p is None or p.life != "created" or p.work.forced:
+    if p is None or p.life not in HELD or p.work.forced:
         return None
     return first_due(_one(s, p, g, now, policy) for g in p.work.to_copy)
 

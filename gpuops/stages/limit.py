@@ -18,6 +18,11 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
                 "enforce_limit", announce("warning", f"going down: {cause}"), bounded(now, policy.call_s), decision=wish
             )
     for p in s.purchases.values():
+        if p.life == "retained" and now >= min(p.retained_until or 0.0, s.limit):
+            said = f"the retention of {p.ref} is over: {p.retained_why}"
+            return Do(
+                "enforce_limit", announce("warning", said), bounded(now, policy.call_s), p.id, fact("released", p.id)
+            )
         if p.life not in ("created", "ended_elsewhere") or p.work.safe_to_end:
             continue
         if now >= s.limit:
@@ -117,8 +122,10 @@ def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:
     """When to look again, so that no bound is passed asleep."""
     rental = s.rental
     ahead = [(s.limit, "the limit")]
+    ahead += [(p.retained_until or 0.0, "the end of a retention") for p in s.purchases.values() if p.life == "retained"]
     if s.wanted == "closed":
-        return Wait(*ahead[0]) if s.limit > now else None
+        following = min((a for a in ahead if a[0] > now), default=None)
+        return Wait(*following) if following else None
     if rental is None:
         ahead += [(s.wanted_at + policy.allocate_s, "buying")] if s.wanted != "nothing" else []
     else:

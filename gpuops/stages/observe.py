@@ -10,14 +10,14 @@ from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import Provider
-from gpuops.state import Purchase, RunState
+from gpuops.state import HELD, Purchase, RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
 from gpuops.values import Event, Observation, Ref, Scope, Time
 
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Inspect every rental that runs, ask the host of a launched one how training goes, and compare with a listing."""
-    live = [p for p in s.purchases.values() if p.life == "created" and not p.twin_of]
+    live = [p for p in s.purchases.values() if p.life in HELD and not p.twin_of]
     looks = (_inspect, _ask, _survey)
     return first_due(look(s, p, now, policy) for look in looks for p in live)
 

@@ -44,8 +44,10 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
 
 def _search(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
-    asked_at = ports.clock.now()
+    began_at = ports.clock.now()
     inventory = ports.providers(s.spec.provider).list_billable(Scope(("rental",), (p.offer.region,)), do.until)
+    # by the provider's own clock where it tells: this computer's may be ahead
+    asked_at = min(began_at, inventory.provider_time) if inventory.provider_time is not None else began_at
     events = read_listing(ports, s, inventory, policy)
     if any(e.kind == "created" and e.purchase == p.id for e in events):
         return events

@@ -8,7 +8,7 @@ from gpuops.codec import to_json
 from gpuops.errors import HostError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import RunState
+from gpuops.state import HELD, RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Time
 
@@ -16,7 +16,7 @@ from gpuops.values import Event, Time
 def seal(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Seal the work of a launched rental once the run is to close, or training ended by itself."""
     p = s.rental
-    if p is None or p.life != "created" or p.work.launching_at is None or p.work.sealed is not None or p.work.forced:
+    if p is None or p.life not in HELD or p.work.launching_at is None or p.work.sealed is not None or p.work.forced:
         return None
     if s.wanted != "closed":
         return None

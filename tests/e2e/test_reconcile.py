@@ -166,19 +166,34 @@ def test_each_class_is_told_apart_and_only_ours_is_ended(world: World, other: Wo
     assert ended.returncode == 0 and "round 2 of 2" in ended.stdout, ended.stdout
     assert set(rentals_of(world)) == {"me"}
 
-    # a rental on purpose: retained, and expired when its time is over; the name may be damaged and is then left alone
-    kept = world.run("retain", "small", "--reason", "look at it", "--for", "3s")
-    assert kept.returncode == 0, kept.stdout
-    assert "Kept until" in kept.stdout and "Kept on purpose, and it bills" in kept.stdout, kept.stdout
+    # kept on purpose, it bills as meant; when its time is over it goes down by itself
+    kept = world.run("retain", "small", "--reason", "look at it", "--for", "8s")
+    assert kept.returncode == 0 and "Kept until" in kept.stdout, kept.stdout
     assert "nothing of this run bills" not in kept.stdout.lower() and "still shown, free" not in kept.stdout
-    assert classes(world)[ours.name] in ("retained", "expired")
-    time.sleep(3)
-    shown = world.run("reconcile")
-    assert shown.returncode == 5 and "expired" in shown.stdout, shown.stdout
-    released = world.run("release", "small")
-    assert released.returncode == 0, released.stdout
-    assert set(rentals_of(world)) == set()
+    assert classes(world)[ours.name] == "retained"
     assert world.run("reconcile").returncode == 0
+    assert any(run["may_bill"] for run in world.status())
+    world.wait("the expiry ends it", lambda: not any(run["may_bill"] for run in world.status()), 60)
+    assert set(rentals_of(world)) == set()
+
+    # or when it is released
+    assert world.run("up", str(world.manifest()), "--yes", "--new").returncode == 0
+    assert world.run("retain", "small", "--reason", "again", "--for", "90s").returncode == 0
+    released = world.run("release", "small")
+    assert released.returncode == 0 and "round 2 of 2" in released.stdout, released.stdout
+    assert set(rentals_of(world)) == set() and world.run("reconcile").returncode == 0
+
+
+def test_what_training_left_is_copied_before_a_rental_is_kept(world: World) -> None:
+    path = world.manifest(train=["python3", "train.py", "3", "0.1", "3"], teardown={"when": "manual"})
+    assert world.run("up", str(path), "--yes").returncode == 0
+    assert world.run("launch", "--yes").returncode == 0
+    world.wait("training ended", lambda: world.status()[-1]["outcome"], 60)
+    kept = world.run("retain", "small", "--reason", "look at it", "--for", "60s")
+    assert kept.returncode == 0, kept.stdout
+    assert [g.name for g in world.generations()] == ["step-000003"] and len(world.rentals()) == 1
+    assert world.run("release", "small").returncode == 0
+    assert world.rentals() == []
 
 
 def test_an_orphan_of_ours_is_found_again_and_ended(world: World) -> None:
