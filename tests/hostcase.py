@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from sshd import Sshd
 from gpuops.ssh import SshHost
 from gpuops.values import Checks, Endpoint, FileHash, Generation, Money, Need, Outputs, Spec, Teardown, Train, Transfer
 
-RUN = "demo-1"
+# its own in each process: on a host without a PID namespace, leftovers of a run are found by its id
+RUN = f"demo-{os.getpid()}"
 CANARY = "canary-93b1"
 TRAIN = """
 import hashlib, json, os, signal, sys, time

@@ -14,6 +14,7 @@ import typer
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
 from gpuops.cli.options import Json, Yes, command_app
+from gpuops.cli.output import ask
 from gpuops.cli.start import read_manifest
 from gpuops.errors import GpuopsError, HostError, HostKeyMismatch, UsageError
 from gpuops.guard import take_on
@@ -102,9 +103,7 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, fir
     mark = item.mark
     if mark is None:
         return []
-    if not yes and not (
-        context.printer.live and typer.confirm(f"Adopt {mark.run} of {mark.owner} ({item.ref})?", default=False)
-    ):
+    if not yes and not (context.printer.live and ask(f"Adopt {mark.run} of {mark.owner} ({item.ref})?")):
         raise UsageError("Not approved: nothing was adopted.", next_command="gpuops adopt --yes")
     _place_identity(context, mark.run)
     found, spec, problem = _look(context, item, first_use=first_use)

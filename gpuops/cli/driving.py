@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import typer
-
 from gpuops.cli.context import App
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import farewell, still_bills, unwritable
+from gpuops.cli.output import ask as ask_person
 from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
 from gpuops.fold import fold
@@ -144,21 +143,18 @@ def go(
                 raise unwritable(app, teller.last, error) from error
 
 
-def confirm(app: App, state: RunState, ask: Ask, *, yes: bool) -> bool:
+def confirm(app: App, state: RunState, question: Ask, *, yes: bool) -> bool:
     """Show what is asked for and append the approval. Without terminal and `--yes` it is refused."""
     rental = state.rental
-    if rental is not None and rental.work.preview is not None and rental.work.preview.digest == ask.digest:
+    if rental is not None and rental.work.preview is not None and rental.work.preview.digest == question.digest:
         app.printer.lines(send_lines(rental.work.preview))
     if not yes:
         if not sys.stdin.isatty():
             return False
-        try:
-            if not typer.confirm(ask.question, default=False, err=app.printer.as_json):
-                return False
-        except typer.Abort:  # Ctrl-D, or a terminal that is gone: no answer is a no
+        if not ask_person(question.question, sys.stderr if app.printer.as_json else None):
             app.printer.line("")
             return False
-    decide(app, state.run, lambda s: fact("approved", None, digest=ask.digest))
+    decide(app, state.run, lambda s: fact("approved", None, digest=question.digest))
     return True
 
 

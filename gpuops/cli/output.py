@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -50,6 +51,21 @@ class Printer:
     @property
     def _stream(self) -> TextIO:
         return sys.stderr if self.as_json else sys.stdout
+
+
+def ask(question: str, stream: TextIO | None = None) -> bool:
+    """Ask a yes-or-no question on the terminal; anything but y or yes is a no, and so is a terminal that is gone.
+
+    Waits in short pieces: a signal that arrives just before a blocking read would otherwise go unheard until a key is hit.
+    """
+    _write(stream or sys.stdout, f"{plain(question)} [y/N]: ")
+    while True:
+        try:
+            ready, _, _ = select.select([sys.stdin], [], [], 0.2)
+            if ready:
+                return sys.stdin.readline().strip().lower() in ("y", "yes")
+        except (OSError, ValueError):
+            return False
 
 
 def plain(text: str) -> str:

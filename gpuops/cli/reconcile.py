@@ -9,6 +9,7 @@ import typer
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, Yes, command_app
+from gpuops.cli.output import ask
 from gpuops.codec import to_json
 from gpuops.errors import GpuopsError, UsageError
 from gpuops.guard import take_on
@@ -113,7 +114,7 @@ def _end(context: App, lines: list[Line], *, yes: bool) -> int:
     """Show the order, ask, and let the engine end and prove each."""
     context.printer.line("Would end, in this order:")
     context.printer.lines(f"  {n}. {x.item.ref} ({x.cls}: {x.why})" for n, x in enumerate(lines, 1))
-    if not yes and not (context.printer.live and typer.confirm("End these?", default=False)):
+    if not yes and not (context.printer.live and ask("End these?")):
         raise UsageError("Not approved: nothing was ended.", next_command="gpuops reconcile --apply --yes")
     codes = []
     for line in lines:

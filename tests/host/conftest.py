@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from gpuops.ssh import SshHost
 
 
 @pytest.fixture
-def ssh(tmp_path: Path) -> SshHost:
-    return SshHost(tmp_path / "runs", Path(os.path.realpath(tmp_path)) / "r", RealClock())
+def ssh(tmp_path: Path) -> Iterator[SshHost]:
+    # a control socket's path may have about 90 characters, which pytest's own folders exceed
+    with tempfile.TemporaryDirectory(prefix="gpuops-") as short:
+        yield SshHost(tmp_path / "runs", Path(os.path.realpath(short)), RealClock())
 
 
 @pytest.fixture
