@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Any
+import textwrap
 
-import typer
-from typer.core import TyperGroup
-
-from gpuops import __version__
 from gpuops.errors import GpuopsError
 
 # command → (module, one line). The order is the order of a run's life.
@@ -41,73 +36,34 @@ EPILOG = (
     "billing; 6 training did not complete, teardown is complete."
 )
 
+ABOUT = """\
+Rent GPU machines for training runs: the money stops when it should, the only checkpoint is never lost.
+Closing SSH, stopping Python and stopping a bill are three different events.
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are imported on use."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in the order of a run's life."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import the module of one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"gpuops.cli.{COMMANDS[cmd_name][0]}")
-        command = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command, and guess what was meant when there is none."""
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and name not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(name, COMMANDS, 1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"No such command '{name}'.{hint}")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The table of commands, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+Start with: gpuops run manifests/local-demo.yaml"""
 
 
-app = typer.Typer(
-    cls=LazyGroup,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(value: bool) -> None:
-    if value:
-        print(f"gpuops {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None:
-    """Rent GPU machines for training runs: the money stops when it should, the only checkpoint is never lost.
-
-    Closing SSH, stopping Python and stopping a bill are three different events.
-
-    Start with: gpuops run manifests/local-demo.yaml
-    """
+def root_help() -> str:
+    """The help of `gpuops` itself: what it is, the commands in the order of a run's life, the exit codes."""
+    rows = [f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items()]
+    options = [
+        "  --version   Print the version and exit.",
+        "  -h, --help  Show this message, or that of a command, and exit.",
+    ]
+    codes = textwrap.fill(EPILOG, 100, initial_indent="  ", subsequent_indent="  ")
+    usage = "Usage: gpuops [OPTIONS] COMMAND [ARGS]..."
+    return "\n".join([usage, "", ABOUT, "", "Options:", *options, "", "Commands:", *rows, "", codes])
 
 
 def main() -> None:
     """Entry point: every error leaves through here with its own exit code."""
+    if sys.argv[1:] in ([], ["--help"], ["-h"]):
+        print(root_help())
+        sys.exit(0)
+    import typer
+
+    from gpuops.cli.group import app
+
     usage_error = typer.BadParameter.__mro__[1]
     try:
         code = app(standalone_mode=False)
