@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy
 import pytest
 import yaml
 from e2e.killing.lives import TRAIN, appends, arm, life, newest_is_safe, nothing_left, side_by_side, struck
@@ -136,7 +135,6 @@ def test_a_guard_that_is_killed_at_each_of_its_appends_still_brings_the_run_down
 @pytest.mark.timeout(900)
 def test_the_demo_survives_kill_9_at_ten_points(tmp_path: Path) -> None:
     """The real training program and manifest, with fewer updates; the points lie between random records of its journal."""
-    assert numpy
     seed = 20260
     dice = random.Random(seed)
     points = [3 * n + dice.randrange(3) for n in range(10)]
