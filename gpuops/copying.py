@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpuops.codec import to_json
 from gpuops.errors import CopyError, GpuopsError, Unreachable
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import attempted, fact
 from gpuops.values import Event, Generation, Time
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from gpuops import fold_purchase as purchases
 from gpuops.codec import changed, from_json
 from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_of, put
-from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, Purchase, RunState, copy_name, later_wish
+from gpuops.purchase import Purchase
+from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, RunState, copy_name, later_wish
 from gpuops.values import Mark, Money, Offer, Record, SendList, Spec
 
 __all__ = ["ImpossibleTransition", "fold"]

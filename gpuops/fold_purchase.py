@@ -7,7 +7,8 @@ from typing import Any
 from gpuops.codec import changed, from_json
 from gpuops.errors import GpuopsError
 from gpuops.names import content_digest
-from gpuops.state import FINAL, PURCHASE_LIFE, Layer, Life, Proof, Purchase, RunState
+from gpuops.purchase import FINAL, PURCHASE_LIFE, Life, Proof, Purchase
+from gpuops.state import Layer, RunState
 from gpuops.values import Check, Copied, Created, Generation, HostStatus, Observation, Record, Sealed
 
 

@@ -9,7 +9,8 @@ from gpuops.codec import to_json
 from gpuops.errors import ProviderError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import fact
 from gpuops.values import Billable, Created, Event, Inventory
 

@@ -10,7 +10,8 @@ from gpuops.codec import to_json
 from gpuops.hits import judge
 from gpuops.marks import new_nonce
 from gpuops.policy import Policy
-from gpuops.state import MAY_BILL, Purchase, RunState, host_deadline
+from gpuops.purchase import MAY_BILL, Purchase
+from gpuops.state import RunState, host_deadline
 from gpuops.steps import fact
 from gpuops.units import instant
 from gpuops.values import (

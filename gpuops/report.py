@@ -6,7 +6,8 @@ import datetime
 from typing import Any
 
 from gpuops.codec import to_json
-from gpuops.state import MAY_BILL, Purchase, RunState
+from gpuops.purchase import MAY_BILL, Purchase
+from gpuops.state import RunState
 from gpuops.values import Money, Record, Time
 
 # The timing sheet: (name, the record that begins it, the record that ends it).

@@ -14,8 +14,9 @@ from gpuops.errors import ProviderError
 from gpuops.fold import fold
 from gpuops.journal import SqliteJournal
 from gpuops.names import content_digest
+from gpuops.purchase import Work
 from gpuops.stages import buy, close, copy, launch, limit, mirror, move_end, observe, prove_gone, resolve, terminate
-from gpuops.state import RunState, Work
+from gpuops.state import RunState
 from gpuops.steps import Closed, Do, announce, fact
 from gpuops.testing.faults import Faults, Lives
 from gpuops.testing.provider import SimulatedProvider

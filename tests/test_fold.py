@@ -6,7 +6,8 @@ import pytest
 from runstory import DEADLINE, LIMIT, LOG, START, Story, generation, ref
 
 from gpuops.fold import ImpossibleTransition, fold
-from gpuops.state import FINAL, MAY_BILL, PURCHASE_LIFE, RUN_LIFE
+from gpuops.purchase import FINAL, MAY_BILL, PURCHASE_LIFE
+from gpuops.state import RUN_LIFE
 from gpuops.values import Event, Record
 
 

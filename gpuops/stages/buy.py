@@ -11,7 +11,8 @@ from gpuops.cost import limit_and_deadline
 from gpuops.errors import CredentialsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Created, Event, Mark, Order, Refused, Scope, Time
 

@@ -9,7 +9,8 @@ from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import TellsHostKey
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Check, Endpoint, Event, Time
 

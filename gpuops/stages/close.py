@@ -9,7 +9,8 @@ from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import TellsCharges
-from gpuops.state import FINAL, RunState
+from gpuops.purchase import FINAL
+from gpuops.state import RunState
 from gpuops.steps import Closed, Do, Step, Wait, announce, attempted, bounded, fact
 from gpuops.values import Event, Money, Scope, Time
 

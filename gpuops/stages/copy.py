@@ -7,7 +7,8 @@ from functools import partial
 from gpuops.copying import copy_slice, prune
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import HELD, Purchase, RunState, copy_name
+from gpuops.purchase import HELD, Purchase
+from gpuops.state import RunState, copy_name
 from gpuops.steps import Do, Step, Wait, attempted, bounded, first_due
 from gpuops.values import Event, Generation, Time
 

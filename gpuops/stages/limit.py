@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuops.policy import Policy
-from gpuops.state import Purchase, RunState, Work
+from gpuops.purchase import Purchase, Work
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
 from gpuops.values import Time
 

@@ -9,7 +9,8 @@ from gpuops.copying import copy_slice
 from gpuops.errors import HostError, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import RunState, Work
+from gpuops.purchase import Work
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Generation, Time
 

@@ -12,7 +12,8 @@ from gpuops.errors import ProviderError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import MovesEnd, MovesMark
-from gpuops.state import Purchase, RunState, host_deadline
+from gpuops.purchase import Purchase
+from gpuops.state import RunState, host_deadline
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
 from gpuops.values import Event, Time
 

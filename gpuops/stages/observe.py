@@ -10,7 +10,8 @@ from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import Provider
-from gpuops.state import HELD, Purchase, RunState
+from gpuops.purchase import HELD, Purchase
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
 from gpuops.values import Event, Observation, Ref, Scope, Time
 

@@ -7,7 +7,8 @@ from functools import partial
 from gpuops.hits import gaps, read_listing
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, attempted, bounded, fact, first_due
 from gpuops.values import Event, Scope, Time
 

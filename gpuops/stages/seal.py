@@ -8,7 +8,8 @@ from gpuops.codec import to_json
 from gpuops.errors import HostError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import HELD, RunState
+from gpuops.purchase import HELD
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Time
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.state import Purchase, RunState
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
 from gpuops.values import Event, Time
 
