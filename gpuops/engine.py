@@ -19,6 +19,7 @@ from gpuops.stages.move_end import move_end
 from gpuops.stages.observe import observe
 from gpuops.stages.prove_gone import prove_gone
 from gpuops.stages.resolve import resolve
+from gpuops.stages.resume import resume
 from gpuops.stages.seal import seal
 from gpuops.stages.terminate import terminate
 from gpuops.stages.transfer import transfer
@@ -30,7 +31,7 @@ from gpuops.values import Event, Record, RunId, Time
 # (seal, copy, the host) stands before the limit.
 RULES: tuple[Rule, ...] = (
     close, resolve, enforce_limit, prove_gone, terminate, copy, seal,
-    observe, move_end, mirror, launch, transfer, check_host, buy,
+    observe, move_end, mirror, resume, launch, transfer, check_host, buy,
 )  # fmt: skip
 
 OPERATOR: frozenset[str] = frozenset(rule.__name__ for rule in RULES)
@@ -49,7 +50,12 @@ def load(run: RunId, ports: Ports, state: RunState | None = None) -> RunState:
 
 
 def decide(state: RunState, now: Time, policy: Policy, may: frozenset[str]) -> Step:
-    """The first permitted Do that is due; else an Ask; else a Wait until the earliest next due time. Total."""
+    """The first permitted Do that is due; else an Ask; else a Wait until the earliest next due time. Total.
+
+    Who may resume may do all that a replacement needs, once one was decided on: buy it, send to it and launch on it.
+    """
+    if "resume" in may and state.replaced:
+        may = OPERATOR
     asks: list[Ask] = []
     waits: list[Wait] = []
     for rule in RULES:

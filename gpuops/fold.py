@@ -14,7 +14,7 @@ from gpuops.codec import changed, from_json
 from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_of, put
 from gpuops.purchase import Purchase
 from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, RunState, copy_name, later_wish
-from gpuops.values import Mark, Money, Offer, Record, SendList, Spec
+from gpuops.values import Copied, Mark, Money, Offer, Record, SendList, Spec
 
 __all__ = ["ImpossibleTransition", "fold"]
 
@@ -27,6 +27,7 @@ _CLEARS: dict[str, tuple[str, ...]] = {
     "checked": ("check_host",),
     "listed": ("transfer",),
     "transferred": ("transfer",),
+    "restored": ("resume",),
     "launched": ("launch",),
     "status": ("status",),
     "sealed": ("seal",),
@@ -166,6 +167,14 @@ def _extend_wanted(s: RunState, r: Record) -> RunState:
     return changed(s, extension=Extension(r.event.data["deadline"], r.event.data["limit"]))
 
 
+def _replaced(s: RunState, r: Record) -> RunState:
+    """The run goes on without this rental; its layers went with it, and an extension that they had not taken yet."""
+    copy = r.event.data.get("copy")
+    lost = changed(purchase_of(s, r), replaced_at=r.at)
+    restore = from_json(Copied, copy) if copy else s.restore
+    return put(s, lost, restore=restore, layers={}, extension=None)
+
+
 def _reconciled(s: RunState, r: Record) -> RunState:
     d = r.event.data
     purchases = dict(s.purchases)
@@ -186,6 +195,11 @@ def _attempted(s: RunState, r: Record) -> RunState:
 
 _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "resuming": lambda s, r: changed(s, resume=r.event.data["generation"]),
+    "armed": lambda s, r: changed(s, armed_at=r.at, unarmed=""),
+    "unarmed": lambda s, r: changed(s, unarmed=r.event.data["why"]),
+    "replaced": _replaced,
+    "restored": lambda s, r: on_work(s, r, restored=r.event.data["path"]),
+    "part": purchases.part,
     "recalled": lambda s, r: changed(s, spec=from_json(Spec, r.event.data["spec"])),
     "wanted": _wanted,
     "approved": _approved,

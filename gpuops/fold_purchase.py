@@ -9,7 +9,7 @@ from gpuops.errors import GpuopsError
 from gpuops.names import content_digest
 from gpuops.purchase import FINAL, PURCHASE_LIFE, Life, Proof, Purchase
 from gpuops.state import Layer, RunState
-from gpuops.values import Check, Copied, Created, Generation, HostStatus, Observation, Record, Sealed
+from gpuops.values import Check, Copied, Created, Generation, HostStatus, Money, Observation, Record, Ref, Sealed
 
 
 class ImpossibleTransition(GpuopsError):
@@ -73,6 +73,19 @@ def created(s: RunState, r: Record) -> RunState:
         send_before=p.send_before, member=p.member, twin_of=p.id,
     )  # fmt: skip
     return put(s, changed(fresh, **changes), closed=False)
+
+
+def part(s: RunState, r: Record) -> RunState:
+    """Something that was made for a purchase, under its nonce."""
+    p, ref = purchase_of(s, r), from_json(Ref, r.event.data["ref"])
+    if any(other.ref == ref for other in s.purchases.values()):
+        return s
+    fresh = Purchase(
+        id=f"{p.id}.{ref.kind}.{ref.id}", nonce=p.nonce, mark=p.mark, offer=p.offer, life="created",
+        intended_at=p.intended_at, send_before=p.send_before, member=p.member, part_of=p.id, ref=ref,
+        rate=from_json(Money, r.event.data["rate"]), via=r.event.data["via"], made_at=r.at,
+    )  # fmt: skip
+    return put(s, fresh, closed=False)
 
 
 def refused(s: RunState, r: Record) -> RunState:

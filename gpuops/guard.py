@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuops.engine import GUARD, advance, decide, drive, load
-from gpuops.errors import GpuopsError, JournalError, Stale
+from gpuops.errors import CredentialsError, GpuopsError, JournalError, Stale, UsageError
 from gpuops.inventory import adopt, blind_spec
 from gpuops.policy import Policy
 from gpuops.ports import Clock, Ports
-from gpuops.state import RunState
+from gpuops.state import GUARD_LAYER, RunState
 from gpuops.steps import Closed, Do, Wait, fact
 from gpuops.values import Billable, Event, RunId, Scope, Time
 
@@ -34,6 +34,7 @@ PATIENCE_S = 15.0
 HUNG_S = 3600.0
 """A child whose run's journal has not grown for this long hangs (stopped, a locked keyring): it is killed, another one goes on.
 Longer than the longest single pass of hashing."""
+ARM_EVERY_S = 2.0
 CRASH_BACKOFF_S = (2.0, 5.0, 15.0)
 """Short: a child that cannot write the journal still ends what is past its limit."""
 
@@ -141,16 +142,21 @@ def tend(
     driven: Callable[[RunId], bool],
     undriven_s: Callable[[RunId], float] = lambda run: 0.0,
     stays_s: float = CHILD_STAYS_S,
+    *,
+    arms: bool = False,
 ) -> Time:
     """Drive one run with the guard's rights until nothing is due soon; returns when it is due again.
 
     While a command at a terminal drives the run and its journal grows, the guard leaves the next step to it. `undriven_s`:
-    for how long no such command was seen. `stays_s`: what is due within this is waited for here.
+    for how long no such command was seen. `stays_s`: what is due within this is waited for here. `arms`: this process is the
+    layer that a plan counts on, and says so before anything is bought.
     """
     state = load(run, ports)
     ask_the_time(ports, state, policy)
     mine, others_at = state.version, state.last_at
     while True:
+        if arms:
+            state = arm(ports, state)
         now = ports.clock.now()
         if state.version > mine:
             # what the guard itself wrote says nothing about whether somebody else is still at it
@@ -177,10 +183,39 @@ def tend(
         if isinstance(step, Do) or (state.wanted == "closed" and left is not None):
             continue
         due = min(getattr(step, "until", now + CHILD_STAYS_S), left.until if left else math.inf)
+        if arms and waits_for_guard(state):
+            due = min(due, now + ARM_EVERY_S)
         if due - now > stays_s:
             return float(due)
         ports.clock.sleep_until(min(due, now + policy.wake_s))
         state = load(run, ports, state)
+
+
+def waits_for_guard(state: RunState) -> bool:
+    """Nothing is bought for this run before the guard has said whether it reaches the account."""
+    early = state.wanted in ("ready", "training") and not state.purchases
+    return early and state.counts_on_guard and state.armed_at is None and not state.unarmed
+
+
+def arm(ports: Ports, state: RunState) -> RunState:
+    """Show, from this process and with its credentials, that the account of a run is reached; or record why not.
+
+    A guard keeps the environment of the shell that started it: a layer without the right key ends nothing.
+    """
+    if not waits_for_guard(state):
+        return state
+    try:
+        account = ports.providers(state.spec.provider).account()
+        why = "" if account == state.account else f"its credentials belong to account {account}"
+    except (CredentialsError, UsageError) as error:
+        why = ports.clean(error.message)
+    except GpuopsError:
+        return state  # a provider that does not answer now says nothing about the key
+    hint = "end it, and the next command starts one from its own environment; or: gpuops auth set"
+    event = fact("unarmed", None, layer=GUARD_LAYER, why=f"{why} ({hint})") if why else None
+    event = event or fact("armed", None, layer=GUARD_LAYER, account=state.account)
+    ports.journal.append_facts(state.run, (event,), at=ports.clock.now(), wall=ports.clock.wall())
+    return load(state.run, ports, state)
 
 
 def ask_the_time(ports: Ports, state: RunState, policy: Policy) -> None:
@@ -189,7 +224,7 @@ def ask_the_time(ports: Ports, state: RunState, policy: Policy) -> None:
     This computer may be an hour ahead, and the limit would seem to have passed. A provider that does not answer leaves the
     time as the journal's last record had it.
     """
-    held = [p for p in state.purchases.values() if p.ref is not None and p.life not in ("gone", "refused")]
+    held = [p for p in state.intents if p.ref is not None and p.life not in ("gone", "refused")]
     if not held or held[-1].ref is None:
         return
     try:
@@ -220,7 +255,7 @@ def abandoned(state: RunState, now: Time, undriven_s: float) -> Wait | None:
     ready_at = max(work.checked_at or now, state.wanted_at)
     if work.preview is not None and work.preview.digest not in state.approved:
         since = max(ready_at, work.preview_at or ready_at)
-    elif undriven_s > 0:
+    elif undriven_s > 0 and not state.replaced:
         since = max(ready_at, now - undriven_s)
     else:
         return None

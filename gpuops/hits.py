@@ -14,7 +14,7 @@ from gpuops.state import RunState
 from gpuops.steps import fact
 from gpuops.values import Billable, Created, Event, Inventory
 
-Hit = Literal["ours", "again", "duplicate", "clone", "damaged", "known"]
+Hit = Literal["ours", "again", "duplicate", "part", "clone", "damaged", "known"]
 
 _CLOCK_ROUNDING_S = 5.0
 """Vendors round created-at to seconds and their clocks differ a little from their own response dates."""
@@ -24,15 +24,17 @@ def judge(s: RunState, purchase: Purchase, item: Billable, policy: Policy) -> Hi
     """Say what `item`, which carries the nonce of `purchase`, is.
 
     ours: the purchase has no ref yet, and this can come from its create call. again: it was proved gone and bills again.
-    duplicate: a second machine from the same create call, to be ended. clone: not certainly made by the create call, so
-    somebody may have copied our mark; it is never touched. damaged: the check characters do not fit, nothing is done.
-    known: nothing new.
+    duplicate: a second machine from the same create call, to be ended. part: of another kind, made for it. clone: not
+    certainly made by the create call, so somebody may have copied our mark; it is never touched. damaged: the check
+    characters do not fit, nothing is done. known: nothing new.
     """
     for other in s.purchases.values():
         if other.ref == item.ref:
             return "again" if other.life in ("gone", "refused") and item.bills else "known"
     if item.damaged:
         return "damaged"
+    if item.ref.kind != "rental":
+        return "part"
     start, end = purchase.intended_at - _CLOCK_ROUNDING_S, purchase.send_before + policy.twin_horizon_s
     if item.since is not None and not start <= item.since <= end:
         return "clone"
@@ -49,11 +51,14 @@ def listed_events(s: RunState, items: Iterable[Billable], policy: Policy) -> tup
     """
     events: list[Event] = []
     for item in sorted(items, key=lambda i: (i.since is None, i.since or 0.0, str(i.ref))):
-        for purchase in [p for p in s.purchases.values() if p.nonce == item.nonce and not p.twin_of]:
+        for purchase in [p for p in s.intents if p.nonce == item.nonce]:
             hit = judge(s, purchase, item, policy)
             if hit in ("ours", "duplicate"):
                 created = to_json(Created(item.ref, item.since, item.rate))
                 events.append(fact("created", purchase.id, created=created, via="search"))
+            elif hit == "part":
+                rate = to_json(item.rate.times(1 if item.bills else 0))
+                events.append(fact("part", purchase.id, ref=to_json(item.ref), rate=rate, via="search"))
             elif hit == "again":
                 owner = next(p for p in s.purchases.values() if p.ref == item.ref)
                 events.append(fact("reappeared", owner.id))

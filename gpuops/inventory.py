@@ -86,7 +86,7 @@ def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> 
     if item.damaged:
         return Line(item, "damaged mark", "", "", "the check characters of the mark do not fit: nothing is done")
     for s, p in known:
-        if p.nonce == item.nonce and not p.twin_of and item.nonce:
+        if p.nonce == item.nonce and p in s.intents and item.nonce:
             if judge(s, p, item, policy) == "clone":
                 return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
             if not item.bills:

@@ -127,8 +127,8 @@ class SqliteJournal:
             raise
 
 
-REOPENING = frozenset({"created", "reappeared", "released"})
-"""Kinds that open a closed run again: a late hit, something that was gone and bills, the end of a retention."""
+REOPENING = frozenset({"created", "part", "reappeared", "released"})
+"""Kinds that open a closed run again: a late hit or part of one, something gone that bills, the end of a retention."""
 
 
 def _open_file(path: Path) -> sqlite3.Connection:

@@ -199,6 +199,7 @@ def _train(train: manifest_keys.Train) -> Train:
         grace_s=train.grace,
         max_updates=train.max_updates,
         max_tokens=train.max_tokens,
+        resume=train.resume,
     )
 
 
@@ -229,6 +230,8 @@ def _check_numbers(keys: Manifest, spec: Spec) -> Iterator[Problem]:
         yield ("members",), "only 1 is accepted for now"
     if not 1 <= keys.resources.count <= 64:
         yield ("resources", "count"), "must be between 1 and 64"
+    if keys.train.resume > 10:
+        yield ("train", "resume"), "at most 10: a machine that is lost more often than that needs a person"
     if keys.outputs.keep_last < 2:
         yield ("outputs", "keep_last"), "must be at least 2, so that one damaged generation never is the only one"
     for index, port in enumerate(keys.checks.ports):

@@ -168,6 +168,9 @@ class Train(_Keys):
     resume_argument: Plain | None = Field(
         None, description="Put before the generation's path when resuming, such as --resume."
     )
+    resume: Whole = Field(
+        0, description="How often a lost machine is replaced and training goes on from the newest verified copy."
+    )
     wall_clock: Duration | None = Field(None, description="Longest training time; without it until the deadline.")
     grace: Duration = Field(30.0, description="Time between asking the program to stop and killing it.")
     max_updates: Whole = Field(0, description="Stop after this many updates; 0 is no limit.")

@@ -77,6 +77,16 @@ def _attempted(r: Record, s: RunState) -> list[str]:
     return [f"{d['rule'].replace('_', ' ')}: {d['error']}" + ("" if d.get("final") else " (will be tried again)")]
 
 
+def _replaced(r: Record, s: RunState) -> list[str]:
+    copy = r.event.data.get("copy")
+    begin = f"goes on from {copy['generation']}, copied and verified" if copy else "begins anew: nothing was copied yet"
+    return [f"The rental was lost and is proved gone: another one is rented, as approved; training {begin}"]
+
+
+def _restored(r: Record, s: RunState) -> list[str]:
+    return [f"Checkpoint sent and verified on the host: {r.event.data['generation']} -> {r.event.data['path']}"]
+
+
 def _unknown(r: Record, s: RunState) -> list[str]:
     error = r.event.data.get("error")
     return [f"The create call has no clear answer ({error}): searching by mark, counts as billing"]
@@ -117,6 +127,9 @@ _TELLERS: dict[str, Any] = {
     "refused": lambda r, s: [f"The provider refused: {r.event.data['reason']}. Nothing was bought."],
     "unknown": _unknown,
     "not_sent": lambda r, s: [f"Nothing was bought: {r.event.data.get('why')}"],
+    "replaced": _replaced,
+    "restored": _restored,
+    "unarmed": lambda r, s: [f"The guard on this computer cannot end this rental: {r.event.data['why']}"],
     "pinned": lambda r, s: [f"Host key pinned ({r.event.data['route']}): {r.event.data['fingerprint']}"],
     "checked": _checked,
     "transferred": lambda r, s: [

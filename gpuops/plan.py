@@ -10,7 +10,7 @@ from gpuops.cost import accrued, copy_seconds, limit_and_deadline
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
 from gpuops.provider import Traits
-from gpuops.state import Layer
+from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Spec, Time
 
 
@@ -29,6 +29,8 @@ class Plan:
     survives: str
     lost: bool
     copy_s: float
+    resume: int
+    """How many lost rentals may be replaced without asking again, within the same cap and deadline."""
     simulated: bool
     listing_lag_s: float | None
     notes: tuple[str, ...]
@@ -38,8 +40,11 @@ class Plan:
         """What a person approves: offer, price and length, not the moment of asking."""
         length = round(self.limit - self.offer.observed_at, -1)
         return digest(
-            {"offer": self.offer.id, "rate": to_json(self.offer.rate), "length": length, "cap": to_json(self.cap)}
-        )
+            {
+                "offer": self.offer.id, "rate": to_json(self.offer.rate), "length": length, "cap": to_json(self.cap),
+                "resume": self.resume,
+            }
+        )  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """JSON values for the journal and for `--json`."""
@@ -101,6 +106,7 @@ def make_plan(
         survives=survives,
         lost=lost,
         copy_s=copy_seconds(spec.outputs.expected_bytes, policy.copy_bytes_per_s),
+        resume=spec.train.resume,
         simulated=traits.simulated,
         listing_lag_s=traits.listing_lag_s,
         notes=tuple(notes),
@@ -113,7 +119,7 @@ def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:
     if traits.deadline in ("read back", "observed to fire"):
         layers.append(Layer("provider timer", traits.deadline, limit))
     if guard:
-        layers.append(Layer("guard on this computer", "running", limit))
+        layers.append(Layer(GUARD_LAYER, "running", limit))
     return tuple(layers)
 
 

@@ -20,7 +20,11 @@ class Policy:
     call_s: float = 30
     """Bound on one provider call."""
     intents_max: int = 3
-    """Intents per run, so that no fault can make a run buy without end."""
+    """Intents per run, beside those for lost rentals, so that no fault can make a run buy without end."""
+    arm_s: float = 60
+    """The guard must show within this time that it reaches the account; otherwise nothing is bought."""
+    replace_least_s: float = 900
+    """A lost rental is not replaced for less time than this: renting, checking and sending take most of it."""
     search_fast_s: float = 120
     search_fast_every_s: float = 5
     search_active_s: float = 900

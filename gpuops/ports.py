@@ -133,6 +133,15 @@ class Host(Protocol):
         """
         ...
 
+    def restore(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, generation: Generation, source: str, until: Time
+    ) -> str:
+        """Send a verified copy, directory `source` here, and verify it on the host; returns where it lies there.
+
+        It goes beside the published generations and is none of them. Safe to repeat.
+        """
+        ...
+
     def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
         """The spec that `launch` left on the host; None when nothing of this run was ever launched there.
 
@@ -204,6 +213,10 @@ class Store(Protocol):
 
     def publish(self, run: RunId, destination: str, generation: Generation, attempt: str) -> Copied:
         """Hash the attempt from disk, compare, write the hash list, publish by one rename. Raises `CopyError`."""
+        ...
+
+    def load(self, copy: Copied) -> Generation:
+        """The hash list of a published copy, after every file was read again from disk. Raises `CopyError`."""
         ...
 
     def discard(self, attempt: str) -> None:

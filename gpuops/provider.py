@@ -33,6 +33,8 @@ class Traits:
     host_key_route: Literal["injected", "read back", "none"]
     kinds: tuple[str, ...]
     """Every kind that `list_billable` can list; `rental` is among them."""
+    free_kinds: tuple[str, ...] = ()
+    """Kinds that `prepare` makes: they cost nothing, are listed with their nonce, and must be removed all the same."""
     simulated: bool = False
     """The devices are pretended; every screen says so."""
 

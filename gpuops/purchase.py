@@ -101,6 +101,8 @@ class Work:
     """Generations that could not be hashed for mirroring."""
     copy_rate: float = 0.0
     host_deadline: Time | None = None
+    restored: str = ""
+    """Where on this host the copy lies that training goes on from, after a lost rental was replaced."""
 
     @property
     def checks_ok(self) -> bool:
@@ -148,6 +150,10 @@ class Purchase:
     surveyed_at: Time | None = None
     """When a complete listing was last compared with what this purchase should have made."""
     twin_of: PurchaseId = ""
+    part_of: PurchaseId = ""
+    """The purchase whose order made it: free objects such as a rule set. It ends after that one."""
+    replaced_at: Time | None = None
+    """When the run decided to go on with another rental, because this one was lost."""
     cause: str = ""
     ending_at: Time | None = None
     terminates: int = 0
@@ -179,6 +185,11 @@ class Purchase:
             return Money(rate.amount * 0, rate.currency)
         start = self.created_at if self.created_at is not None else self.intended_at
         return accrued(rate, start, self.gone_at or now, self.offer.billing_unit_s)
+
+    @property
+    def free(self) -> bool:
+        """It costs nothing; it must go all the same."""
+        return bool(self.part_of) and self.rate is not None and not self.rate.amount
 
     @property
     def doubtful(self) -> bool:

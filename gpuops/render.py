@@ -71,6 +71,8 @@ def plan_lines(spec: Spec, plan: Plan, now: Time) -> list[str]:
         ("limit", f"{clock_text(plan.limit)} (in {duration_text(plan.limit - now)}): every layer ends it, copied or not"),
         *(("layer", f"{layer.name} ({layer.grade})") for layer in plan.layers),
         ("if this computer is off", plan.survives),
+        *((("if the machine is lost", f"another one is rented, at most {plan.resume} times, within the same cap and deadline; "
+            "training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
         ("checkpoints go to", f"{spec.outputs.destination} (one copy takes about {max(plan.copy_s, 1):.0f} s)"),
         *(("note", note) for note in plan.notes),
     ]  # fmt: skip

@@ -64,7 +64,7 @@ def purchase_line(p: Purchase, now: Time) -> dict[str, Any]:
         "since": rfc3339(p.created_at or p.intended_at),
         "gone": rfc3339(p.gone_at),
         "cause": p.cause,
-        "may_bill": p.life in MAY_BILL,
+        "may_bill": p.life in MAY_BILL and not p.free,
     }
 
 
@@ -111,10 +111,14 @@ def report(s: RunState, records: tuple[Record, ...], now: Time) -> dict[str, Any
 
 
 def lost(s: RunState) -> str:
-    """What training produced and no verified copy holds; empty when nothing is known to be lost."""
-    for p in s.purchases.values():
+    """What training produced and no verified copy holds; empty when nothing is known to be lost.
+
+    What a lost rental had beyond its newest copy was trained anew, once training went on elsewhere.
+    """
+    worked = [p for p in s.purchases.values() if p.work.launching_at is not None]
+    for p in worked:
         work = p.work
-        if work.launching_at is None or p.life not in ("gone", "ended_elsewhere", "ending"):
+        if p.life not in ("gone", "ended_elsewhere", "ending") or (p.replaced_at is not None and p is not worked[-1]):
             continue
         if work.sealed is not None:
             missing = [g.id for g in work.to_copy]

@@ -15,7 +15,7 @@ from gpuops import argv, codec, names
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
-from gpuops.values import SendFile, SendList, Spec, Time, Transfer
+from gpuops.values import Generation, SendFile, SendList, Spec, Time, Transfer
 
 MOST_EXCLUDED = 500
 MAX_SCAN_BYTES = 256 << 10
@@ -82,6 +82,18 @@ def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, u
                 raise HostError(_difference(f"{destination}/{path}", found, want[path]))
             count, size = count + 1, size + want[path][1]
     return count, size
+
+
+def restore(
+    generation: Generation, source: str, target: str, connection: Connection, clock: Clock, until: Time
+) -> None:
+    """Send the files of a copy to directory `target` and compare sha256 of each; raises `HostError` for one that differs."""
+    files = tuple(SendFile(f.path, f.size, "file") for f in generation.files)
+    _rsync(Transfer(source, target), target, files, connection, clock, until)
+    answer = connection.call("verify", {"trees": [{"root": target, "files": [f.path for f in files]}]}, until)
+    for file, found in zip(generation.files, answer["trees"][0], strict=True):
+        if tuple(found) != ("file", file.size, file.sha256):
+            raise HostError(_difference(f"{target}/{file.path}", found, ("file", file.size, file.sha256)))
 
 
 def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int, int]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from gpuops.cost import copy_seconds
+from gpuops.cost import copy_seconds, limit_and_deadline
 from gpuops.policy import Policy
 from gpuops.purchase import MAY_BILL, Purchase, Work
-from gpuops.values import Money, Offer, PurchaseId, RunId, Spec, Time
+from gpuops.values import Copied, Money, Offer, PurchaseId, RunId, Spec, Time
 
 Phase = Literal["planned", "ready", "training", "ended", "sealed", "copied", "closed"]
 Wanted = Literal["nothing", "ready", "training", "closed"]
@@ -28,6 +28,7 @@ RUN_LIFE: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
         "closed": frozenset({"planned", "ready", "training", "ended", "sealed", "copied"}),
     }
 )
+GUARD_LAYER = "guard on this computer"
 _WANTED_ORDER: tuple[Wanted, ...] = ("nothing", "ready", "training", "closed")
 
 
@@ -79,6 +80,12 @@ class RunState:
     adopted: bool = False
     resume: str = ""
     """The generation on the host that training goes on from; empty: it begins anew."""
+    restore: Copied | None = None
+    """The verified copy that the next rental goes on from, after one was lost."""
+    armed_at: Time | None = None
+    """When the guard on this computer last showed that it reaches this run's account."""
+    unarmed: str = ""
+    """Why the guard does not reach it."""
     wanted: Wanted = "nothing"
     wanted_at: Time = 0.0
     cause: str = ""
@@ -106,7 +113,7 @@ class RunState:
 
         No duplicate and nothing that fell through. With two intents whose answers were lost, either may be found first.
         """
-        live = [p for p in self.purchases.values() if not p.twin_of and p.life not in ("refused", "not_sent")]
+        live = [p for p in self.intents if p.replaced_at is None and p.life not in ("refused", "not_sent")]
         if len(live) < 2:
             return live[0] if live else None
         launched = [p for p in live if p.work.launching_at is not None]
@@ -115,9 +122,19 @@ class RunState:
         return (launched or made or live[-1:])[0]
 
     @property
+    def intents(self) -> tuple[Purchase, ...]:
+        """Purchases for which a create call was decided on: no duplicates, no parts."""
+        return tuple(p for p in self.purchases.values() if not p.twin_of and not p.part_of)
+
+    @property
+    def replaced(self) -> tuple[Purchase, ...]:
+        """Lost rentals that the run goes on without."""
+        return tuple(p for p in self.purchases.values() if p.replaced_at is not None)
+
+    @property
     def surplus(self) -> tuple[Purchase, ...]:
         """Rentals found late while the run works on another one: nothing was launched on them, and nothing will be."""
-        found = (p for p in self.purchases.values() if p.life == "created" and not p.twin_of and p is not self.rental)
+        found = (p for p in self.intents if p.life == "created" and p is not self.rental)
         return tuple(p for p in found if p.work.launching_at is None)
 
     @property
@@ -139,12 +156,17 @@ class RunState:
     @property
     def may_bill(self) -> tuple[Purchase, ...]:
         """Purchases that bill, or may bill, now; what is unknown counts."""
-        return tuple(p for p in self.purchases.values() if p.life in MAY_BILL)
+        return tuple(p for p in self.purchases.values() if p.life in MAY_BILL and not p.free)
 
     @property
     def last_intent_at(self) -> Time:
         """When the run last decided to buy; 0 when it never did."""
         return max((p.intended_at for p in self.purchases.values()), default=0.0)
+
+    @property
+    def counts_on_guard(self) -> bool:
+        """The approved plan names the guard on this computer among what ends the rental."""
+        return any(layer.get("name") == GUARD_LAYER for layer in self.plan.get("layers", ()))
 
     def spent(self, now: Time) -> Money:
         """Accrued estimate over all purchases."""
@@ -159,6 +181,12 @@ class RunState:
         for p in self.purchases.values():
             left = left + p.reserved(now, p.mark.limit_at).times(-1)
         return left
+
+    def ends(self, now: Time) -> tuple[Time, Time]:
+        """(limit, deadline) for a purchase made now: as planned from now on, and as far as the cap pays."""
+        wanted = self.spec.deadline_at or (self.deadline if self.purchases else now + self.spec.deadline_s)
+        rate, unit_s = self.offer.rate, self.offer.billing_unit_s
+        return limit_and_deadline(now, wanted, self.spec.hold_s, self.available(now), rate, unit_s)
 
     def failures(self, rule: str, purchase: PurchaseId = "") -> Attempt | None:
         """The last failures in a row of a rule, or None."""
@@ -176,6 +204,8 @@ class RunState:
         """
         if purchase.listed_at is not None:
             return purchase.listed_at
+        if purchase.free:
+            return -math.inf  # nothing is lost when the provider is believed about what costs nothing
         lag = policy.twin_horizon_s if self.listing_lag_s is None else self.listing_lag_s
         made_at = purchase.made_at if purchase.made_at is not None else purchase.send_before + policy.accept_s
         return made_at + lag

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuops import names
-from gpuops.codec import to_json
+from gpuops.codec import from_json, to_json
 from gpuops.errors import CopyError
 from gpuops.values import Copied, Generation, RunId
 
@@ -99,6 +99,18 @@ class LocalStore:
         except OSError as error:
             raise _full(error, destination, generation, self) from error
         return _copied(target, generation)
+
+    def load(self, copy: Copied) -> Generation:
+        """The hash list of a published copy, after every file was read again from disk. Raises `CopyError`."""
+        path = Path(copy.path)
+        try:
+            generation = from_json(Generation, _record(path))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise CopyError(f"{copy.path} has no hash list of ours: {type(error).__name__}") from error
+        if names.content_digest(generation) != copy.digest:
+            raise CopyError(f"{copy.path} is not the copy that was verified as {copy.generation}")
+        _compare(path, generation)
+        return generation
 
     def discard(self, attempt: str) -> None:
         """Remove a spoiled attempt; anything that is not an attempt is left alone."""

@@ -282,6 +282,8 @@ class Train:
     grace_s: float = 30
     max_updates: int = 0
     max_tokens: int = 0
+    resume: int = 0
+    """How many lost rentals may be replaced, each going on from the newest verified copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ def finish(app: App, state: RunState, command: str) -> int:
     code, said = verdict(state, command)
     if app.printer.as_json:
         app.printer.document({"runs": [status_line(state, app.clock.now())]})
-    lines = [said]
+    lines = [said, *(f"  replaced    {name_of(p)}: lost, another one was rented as approved" for p in state.replaced)]
     for work in [p.work for p in state.purchases.values() if p.work.copied]:
         sealed = [g.id for g in work.sealed.generations] if work.sealed else []
         names = [g for g in (*sealed, *reversed(work.copied)) if g in work.copied and g != "telemetry"]
@@ -242,7 +242,7 @@ def verdict(state: RunState, command: str) -> tuple[int, str]:
         if command == "down":
             return 0, f"Down: {state.cause}. Nothing of this run bills."
         if state.cause in (INTERRUPTED, NOT_APPROVED):
-            if all(p.life in ("refused", "not_sent") for p in state.purchases.values()):
+            if all(p.life in ("refused", "not_sent") for p in state.intents):
                 return 2, f"{state.cause[0].upper()}{state.cause[1:]}: nothing was bought."
             said = f"{state.cause[0].upper()}{state.cause[1:]}: what was bought is gone, proved. Nothing of this run bills."
             return (6 if command == "run" else 4), said

@@ -102,7 +102,7 @@ def _child(context: App, run: RunId) -> None:
 
     with held(context.home.runs / run / "guard-child.lock", from_stopped=True) as mine:
         due = (
-            tend(run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s)
+            tend(run, context.ports, context.home.policy, context.locks.is_driven, context.locks.undriven_s, arms=True)
             if mine
             else context.clock.now() + 5
         )

@@ -24,4 +24,4 @@ def watch(run: MaybeRun = None, json: Json = False) -> None:
     state = context.find(run)
     if not state.closed:
         ensure_guard(context)
-    raise typer.Exit(go(context, state.run, "watch", yes=False, may=GUARD, until=lambda s: s.closed))
+    raise typer.Exit(go(context, state.run, "watch", yes=False, may=GUARD - {"resume"}, until=lambda s: s.closed))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from decimal import Decimal
 from functools import partial
 
 from gpuops.codec import to_json
-from gpuops.cost import limit_and_deadline
 from gpuops.errors import CredentialsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.purchase import Purchase
+from gpuops.replacing import intents_left
 from gpuops.state import RunState
 from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
-from gpuops.values import Created, Event, Mark, Order, Refused, Scope, Time
+from gpuops.values import Created, Event, Mark, Money, Order, Refused, Scope, Time
 
 
 def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -26,15 +27,20 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
         return None
     if s.plan_digest not in s.approved:
         return Ask("Buy this?", s.plan_digest)
-    if (
-        s.preflight_final
-        or len(s.purchases) >= policy.intents_max
-        or any(p.life == "refused" for p in s.purchases.values())
-    ):
+    if s.preflight_final or intents_left(s, policy) <= 0 or any(p.life == "refused" for p in s.purchases.values()):
         return None
     due = s.due("buy", policy)
     if due > now:
         return Wait(due, "buying again")
+    if s.counts_on_guard and s.armed_at is None:
+        # a layer that cannot reach the account ends nothing
+        silent = (
+            f"the guard on this computer did not show within {policy.arm_s:.0f} s that it reaches {s.spec.provider}"
+        )
+        problem = f"the guard on this computer cannot end it: {s.unarmed}" if s.unarmed else silent
+        if not s.unarmed and now < s.wanted_at + policy.arm_s:
+            return Wait(now + policy.reach_every_s, "waiting for the guard to show that it reaches the provider")
+        return Do("buy", partial(_refuse, problem=problem), bounded(now, policy.call_s), detail="preflight")
     fresh = s.preflight_at is not None and now < s.preflight_at + policy.preflight_fresh_s and not s.preflight_problem
     if not fresh or (s.preflight_at or 0.0) < s.last_intent_at:
         return Do("buy", partial(_preflight, policy=policy), bounded(now, policy.call_s), detail="preflight")
@@ -48,18 +54,12 @@ def _intent(s: RunState, now: Time, policy: Policy) -> Event:
     # derived, not drawn, because a rule is pure; the seed was drawn when the run was planned
     seed = hashlib.sha256(f"{s.seed}/{number}".encode()).digest()
     nonce = base64.b32encode(seed).decode().lower()[:12]
-    limit, deadline = ends(s, now)
+    limit, deadline = s.ends(now)
     mark = Mark(s.run, nonce, s.spec.owner, limit, "")
     return fact(
         "intended", f"p{number}", mark=to_json(mark), offer=to_json(s.offer), member=0,
         send_before=now + policy.send_window_s, deadline=deadline, limit=limit,
     )  # fmt: skip
-
-
-def ends(s: RunState, now: Time) -> tuple[Time, Time]:
-    """(limit, deadline) for a purchase made now: as planned from now on, and as far as the cap pays."""
-    wanted = s.spec.deadline_at or (s.deadline if s.purchases else now + s.spec.deadline_s)
-    return limit_and_deadline(now, wanted, s.spec.hold_s, s.available(now), s.offer.rate, s.offer.billing_unit_s)
 
 
 def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
@@ -86,10 +86,14 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     if free < need:
         return (_no(f"{s.spec.outputs.destination} has {free} bytes free, the copies need {need}"),)
     now = ports.clock.now()
-    _, deadline = ends(s, now)
+    _, deadline = s.ends(now)
     if deadline <= now:
         return (_no(f"the cap {s.spec.cap} does not pay for the hold at {s.offer.rate} per hour"),)
     return (fact("preflight", None, problem="", rate=to_json(offer.rate), timer=provider.traits.deadline),)
+
+
+def _refuse(ports: Ports, s: RunState, do: Do, problem: str) -> tuple[Event, ...]:
+    return (_no(problem),)
 
 
 def _no(problem: str) -> Event:
@@ -99,26 +103,38 @@ def _no(problem: str) -> Event:
 def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Event, ...]:
     p = s.purchases[purchase_id]
     provider = ports.providers(s.spec.provider)
+    if ports.clock.now() >= p.send_before:
+        return _too_late(p)
     try:
         order = _order(ports, s, p)
-        provider.prepare(order, do.until)
+        made = provider.prepare(order, do.until)
     except Exception as error:  # nothing was sent: certain, whatever went wrong
         why = ports.clean(str(error))
         return (fact("not_sent", p.id, why=why), attempted("buy", f"preparing failed: {why}"))
+    free = to_json(Money(Decimal(0), p.offer.rate.currency))
+    parts = tuple(fact("part", p.id, ref=to_json(ref), rate=free, via="prepare") for ref in made)
+    return (*parts, *_send(ports, p, order))
+
+
+def _send(ports: Ports, p: Purchase, order: Order) -> tuple[Event, ...]:
     # the last look at the clock before money: a laptop that slept since the intent must not buy on waking
     if ports.clock.now() >= p.send_before:
-        return (
-            fact("not_sent", p.id, why="too late: the time to send had passed"),
-            attempted("buy", "too late to send"),
-        )
+        return _too_late(p)
     try:
-        answer = provider.provision(order, p.send_before)
+        answer = ports.providers(p.offer.provider).provision(order, p.send_before)
     except Exception as error:  # any exception means that the outcome is unknown
         return (fact("unknown", p.id, error=ports.clean(f"{type(error).__name__}: {error}")),)
     if isinstance(answer, Refused):
         return (fact("refused", p.id, reason=answer.reason, why=answer.kind),)
     created: Created = answer
     return (fact("created", p.id, created=to_json(created), via="answer"),)
+
+
+def _too_late(p: Purchase) -> tuple[Event, ...]:
+    return (
+        fact("not_sent", p.id, why="too late: the time to send had passed"),
+        attempted("buy", "too late to send"),
+    )
 
 
 def _order(ports: Ports, s: RunState, p: Purchase) -> Order:

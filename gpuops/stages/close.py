@@ -37,11 +37,11 @@ def close(s: RunState, now: Time, policy: Policy) -> Step | None:
 def _reconcile(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
     provider = ports.providers(s.spec.provider)
     regions = tuple(sorted({p.offer.region for p in s.purchases.values()}))
-    inventory = provider.list_billable(Scope(("rental",), regions), do.until)
+    inventory = provider.list_billable(Scope(("rental", *provider.traits.free_kinds), regions), do.until)
     events = list(read_listing(ports, s, inventory, policy))
     if inventory.gaps:
         return (*events, attempted("close", f"the listing is not complete: {gaps(inventory)}"))
-    if any(e.kind in ("created", "reappeared") for e in events):
+    if any(e.kind in ("created", "part", "reappeared") for e in events):
         return tuple(events)
     billed: dict[str, object] = {}
     if isinstance(provider, TellsCharges):

@@ -15,10 +15,8 @@ from gpuops.values import Event, Generation, Time
 
 def copy(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Copy what is sealed and has no verified copy, newest first, in slices; one that fails does not hold up the others."""
-    p = s.rental
-    if p is None or p.life not in HELD or p.work.forced:
-        return None
-    return first_due(_one(s, p, g, now, policy) for g in p.work.to_copy)
+    held = (p for p in s.intents if p.life in HELD and not p.work.forced)
+    return first_due(_one(s, p, g, now, policy) for p in held for g in p.work.to_copy)
 
 
 def _one(s: RunState, p: Purchase, generation: Generation, now: Time, policy: Policy) -> Step:

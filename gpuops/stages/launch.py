@@ -19,6 +19,7 @@ def launch(s: RunState, now: Time, policy: Policy) -> Step | None:
         or s.wanted != "training"
         or p.work.sent is None
         or p.work.launched_at is not None
+        or (s.restore is not None and not p.work.restored)
     ):
         return None
     failed = s.failures("launch", p.id)
@@ -39,7 +40,7 @@ def _launch(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
     secrets = {name: ports.secret(name) or "" for name in s.spec.secrets}
     deadline = host_deadline(s.deadline, s.spec.train.grace_s)
     try:
-        boot_id = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, s.resume, do.until)
+        boot_id = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, p.work.restored or s.resume, do.until)
     except Unreachable as error:
         return (attempted("launch", error.message, p.id),)
     except HostError as error:

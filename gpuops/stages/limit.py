@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuops.policy import Policy
 from gpuops.purchase import Purchase, Work
+from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
 from gpuops.values import Time
@@ -45,6 +46,8 @@ def why_down(s: RunState, now: Time, policy: Policy) -> str:
         return "deadline: seal and copy must start now to be complete by it"
     # not already when it is said to have ended: a status may lie, and training would be stopped for nothing
     if rental.life == "gone":
+        if replaceable(s, now, policy):
+            return ""
         return f"the rental ended without us: {rental.cause or 'nobody said why'}"
     if work.outcome:
         delay = s.spec.teardown.keep_failed_s if work.outcome not in ("completed", "ended") else 0
@@ -61,12 +64,16 @@ def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
     refused = [p for p in s.purchases.values() if p.life == "refused"]
     if refused:
         return f"the provider refused: {refused[-1].cause}"
-    if len(s.purchases) >= policy.intents_max:
-        return f"{len(s.purchases)} create calls led to nothing"
-    if s.wanted != "nothing" and now >= s.wanted_at + policy.allocate_s:
+    if intents_left(s, policy) <= 0:
+        return f"{len(s.intents)} create calls led to nothing"
+    if s.wanted != "nothing" and now >= _buying_since(s) + policy.allocate_s:
         problem = s.failures("buy")
         return f"nothing bought within {policy.allocate_s:.0f} s" + (f": {problem.error}" if problem else "")
     return ""
+
+
+def _buying_since(s: RunState) -> Time:
+    return max([s.wanted_at, *(p.replaced_at or 0.0 for p in s.replaced)])
 
 
 def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -> str:
@@ -75,7 +82,7 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
         if s.preflight_final:
             return f"the create call's outcome is unknown, and no other is possible: {s.preflight_problem}"
         return "the create call's outcome stayed unknown" if now >= _doubt_ends(rental, policy) else ""
-    for name in ("check_host", "transfer", "launch"):
+    for name in ("check_host", "transfer", "resume", "launch"):
         failed = s.failures(name, rental.id)
         if failed and failed.final and s.spec.checks.on_failure == "down":
             return f"{name.replace('_', ' ')} failed: {failed.error}"
@@ -128,7 +135,7 @@ def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:
         following = min((a for a in ahead if a[0] > now), default=None)
         return Wait(*following) if following else None
     if rental is None:
-        ahead += [(s.wanted_at + policy.allocate_s, "buying")] if s.wanted != "nothing" else []
+        ahead += [(_buying_since(s) + policy.allocate_s, "buying")] if s.wanted != "nothing" else []
     else:
         bounds = [(_doubt_ends(rental, policy), "the search")] if rental.doubtful else _bounds(s, rental, policy)
         ahead += [(s.teardown_at(policy), "the start of teardown"), *bounds]

@@ -18,7 +18,7 @@ from gpuops.values import Event, Observation, Ref, Scope, Time
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Inspect every rental that runs, ask the host of a launched one how training goes, and compare with a listing."""
-    live = [p for p in s.purchases.values() if p.life in HELD and not p.twin_of]
+    live = [p for p in s.intents if p.life in HELD]
     looks = (_inspect, _ask, _survey)
     return first_due(look(s, p, now, policy) for look in looks for p in live)
 

@@ -8,18 +8,19 @@ from gpuops.codec import to_json
 from gpuops.errors import HostError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.purchase import HELD
+from gpuops.purchase import HELD, Purchase
 from gpuops.state import RunState
-from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
+from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
 from gpuops.values import Event, Time
 
 
 def seal(s: RunState, now: Time, policy: Policy) -> Step | None:
-    """Seal the work of a launched rental once the run is to close, or training ended by itself."""
-    p = s.rental
-    if p is None or p.life not in HELD or p.work.launching_at is None or p.work.sealed is not None or p.work.forced:
-        return None
-    if s.wanted != "closed":
+    """Seal the work of a launched rental once the run is to close, or at once where it came back after being replaced."""
+    return first_due(_one(s, p, now, policy) for p in s.intents if p.replaced_at is not None or s.wanted == "closed")
+
+
+def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
+    if p.life not in HELD or p.work.launching_at is None or p.work.sealed is not None or p.work.forced:
         return None
     due = s.due("seal", policy, p.id)
     if due > now:

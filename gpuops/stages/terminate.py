@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.purchase import Purchase
+from gpuops.purchase import FINAL, Purchase
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
 from gpuops.values import Event, Time
@@ -29,10 +29,16 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
 
 
 def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
-    if p.twin_of:
+    if p.part_of:
+        if s.purchases[p.part_of].life not in FINAL:
+            return None
+        cause = f"{p.part_of} is over"
+    elif p.twin_of:
         cause = f"duplicate of {p.twin_of}"
     elif p in s.surplus:
         cause = "found late: the run works on another rental"
+    elif p.replaced_at is not None and p.work.safe_to_end:
+        cause = "it came back after it was replaced"
     elif s.wanted == "closed" and p.work.safe_to_end:
         cause = f"forced: {p.work.forced}" if p.work.forced else s.cause
     else:

@@ -94,6 +94,8 @@ class Cloud:
 
     faults: Faults
     machines: list[Machine] = field(default_factory=list)
+    keys: dict[Ref, str] = field(default_factory=dict)
+    """Free objects and their nonces."""
     deeds: list[Deed] = field(default_factory=list)
     blind_regions: set[str] = field(default_factory=set)
     credentials_good: bool = True
@@ -150,6 +152,12 @@ class Cloud:
         self.set_timer(machine)
         return machine
 
+    def make_key(self, order: Order) -> Ref:
+        """A free object that belongs to an order; making it again changes nothing."""
+        ref = Ref(NAME, ACCOUNT, order.offer.region, "key", f"key-{order.mark.nonce}")
+        self.keys[ref] = order.mark.nonce
+        return ref
+
     def set_timer(self, machine: Machine) -> None:
         """Let the provider's own timer follow `ends_at`."""
         late = {"fires": 2.0, "late": 400.0, "never": math.inf, "none": math.inf}[self.faults.timer]
@@ -168,6 +176,9 @@ class Cloud:
     def terminate(self, ref: Ref, now: float, who: str, until: float = math.inf) -> None:
         """A request to end something; whatever is not there any more is ended already."""
         self.deeds.append(Deed(now, who, "terminate", ref, until=until))
+        if ref.kind == "key":
+            self.keys.pop(ref, None)
+            return
         machine = self.find(ref)
         self.watching(machine, now, who)
         if machine is None or machine.ended_at <= now:
@@ -194,6 +205,8 @@ class Cloud:
     def look(self, ref: Ref, now: float) -> Observation:
         """The answer to a look by id: late, lying or in a word that nobody knows."""
         self.settle(now)
+        if ref.kind == "key":
+            return Observation(ref, "running" if ref in self.keys else "absent", (), provider_time=now)
         machine = self.find(ref)
         if machine is None or now < machine.seen_from or _within(machine.eclipse, now):
             return Observation(ref, "absent", (), provider_time=now, raw_state="404")
@@ -224,11 +237,17 @@ class Cloud:
         regions = set(scope.regions) or {REGION}
         kinds = scope.kinds or ("rental",)
         gaps = [Gap(r, "rental", "a page could not be read") for r in sorted(regions & self.blind_regions)]
-        gaps += [Gap(REGION, k, "no such kind") for k in kinds if k != "rental"]
+        gaps += [Gap(REGION, k, "no such kind") for k in kinds if k not in ("rental", "key")]
         items = [
             self._item(m, now)
             for m in self.machines
             if m.ref.region in regions - self.blind_regions and m.ref.kind in kinds and self._listed(m, now)
+        ]
+        free = Money(Decimal(0))
+        items += [
+            Billable(ref, ref.id, None, (), None, free, nonce=nonce)
+            for ref, nonce in self.keys.items()
+            if "key" in kinds and ref.region in regions - self.blind_regions
         ]
         if self.faults.gap_part and self.random.random() < self.faults.gap_part:
             gaps.append(Gap(REGION, "rental", "page 2 could not be read"))

@@ -50,6 +50,7 @@ class Faults:
     when: str = "ended"
     keep_failed_s: float = 0.0
     mirror: bool = True
+    resumes: int = 0
     # what the user does
     style: str = "run"
     """run, detach (after launch), hesitate (never launches), down (wants it closed at `act_s`), force (at `act_s`), extend."""
@@ -99,6 +100,10 @@ class Faults:
     broken_part: float = 0.0
     disk_full: tuple[Window, ...] = ()
     # this computer
+    guard_keyless: bool = False
+    """The guard was started where the key of this account is not known."""
+    revoked: Window = (0.0, 0.0)
+    """The key is refused for a while, for everybody."""
     journal_full: tuple[Window, ...] = ()
     on_file: bool = False
     sentinel: bool = True
@@ -127,7 +132,7 @@ FAULTS: tuple[str, ...] = (
     "refusals", "create", "twin", "late_refusal", "seen_after_s", "listed_after_s", "gap_part", "lies", "eclipses",
     "outages", "limited_part", "slow_part", "ignored_terminates", "terminate_s", "lost_terminates", "timer", "reclaim_s",
     "clone_s", "others", "vanish_s", "reboot_s", "unreachable", "ignores_stop", "rotten", "corrupt_part", "broken_part",
-    "disk_full", "journal_full", "second", "operator", "other", "guard", "on_file", "outcome",
+    "disk_full", "guard_keyless", "revoked", "journal_full", "second", "operator", "other", "guard", "on_file", "outcome",
 )  # fmt: skip
 """The fields that a shrunk life sets back to calm, where the violation stays."""
 
@@ -141,6 +146,9 @@ def draw(seed: int) -> Faults:
     changes["other"] = _lives(r, rough, restarts=False)
     guard = _lives(r, rough, restarts=True)
     changes["guard"] = dataclasses.replace(guard, restart_s=tuple(min(s, 300.0) for s in guard.restart_s) + (60.0,) * 3)
+    changes["guard_keyless"] = r.random() < 0.03
+    if r.random() < 0.15 * rough:
+        changes["revoked"] = _windows(r, 1, 9000, 1800)[0]
     if r.random() < 0.05 * (rough > 0):
         changes["journal_full"] = _windows(r, 1, 6000, 1800)
     changes["on_file"] = seed % 50 == 0
@@ -163,6 +171,7 @@ def _asked(r: random.Random) -> dict[str, Any]:
         "when": r.choice(("ended", "ended", "ended", "manual")),
         "keep_failed_s": r.choice((0.0, 0.0, 600.0)),
         "mirror": r.random() < 0.8,
+        "resumes": r.choice((0, 0, 1, 2)),
         "style": r.choice(("run", "run", "run", "detach", "hesitate", "down", "down", "force", "extend")),
         "act_s": r.uniform(10, 1.2 * deadline_s),
         "second": r.random() < 0.4,
@@ -209,7 +218,7 @@ def _ends(r: random.Random, rough: float) -> dict[str, Any]:
         "terminate_s": r.choice((0.0, 5.0, 60.0, 300.0)) if some() else 5.0,
         "lost_terminates": r.randint(1, 3) if some() else 0,
         "timer": r.choice(("none", "late", "never")) if some() else "fires",
-        "reclaim_s": r.uniform(1, 5000) if some(0.4) else 0.0,
+        "reclaim_s": r.uniform(1, 3000) if some(0.4) or r.random() < 0.2 else 0.0,
     }
 
 

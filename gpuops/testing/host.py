@@ -56,6 +56,8 @@ class Training:
     deadline: float
     stopped_at: float = math.inf
     sealed: bool = False
+    first: int = 0
+    """Number of the first generation: training that goes on counts on."""
 
     def ended_at(self) -> float:
         """When it ends, or ended, without a seal."""
@@ -76,7 +78,7 @@ class Training:
         number = int(max(end - self.started_at, 0) // f.publish_every_s)
         if now >= self.ended_at() and self.outcome() != "failed":
             number += 1
-        return tuple(_generation(f, self.boot_id, n) for n in range(max(number - 2, 0), number))
+        return tuple(_generation(f, self.boot_id, self.first + n) for n in range(max(number - 2, 0), number))
 
 
 def _generation(f: Faults, boot_id: str, number: int) -> Generation:
@@ -99,6 +101,8 @@ class Hosts:
     """Path → content of every published copy."""
     verified: dict[str, Generation] = field(default_factory=dict)
     """Path → content of every copy that was ever published; pruning removes only from `published`."""
+    restored: dict[str, Generation] = field(default_factory=dict)
+    """Machine id and path → content that was sent back to it."""
     damaged: list[str] = field(default_factory=list)
     """Published copies that were written to afterwards: must stay empty."""
 
@@ -108,7 +112,7 @@ class Hosts:
         f = self.faults
         if machine is None or now >= machine.ended_at or now < machine.created_at + machine.boot_s:
             raise Unreachable("connection refused")
-        if f.vanish_s and now >= START + f.vanish_s:
+        if f.vanish_s and machine.created_at < START + f.vanish_s <= now:
             raise Unreachable("no route to host")
         if any(START + a <= now < START + b for a, b in f.unreachable):
             raise Unreachable("timed out")
@@ -199,11 +203,30 @@ class SimulatedHost:
             machine = hosts.machine(endpoint, now)
             training = hosts.training.get(machine.ref.id)
             if training is None:
-                training = Training(hosts.faults, hosts.boot_id(machine, now), now, deadline)
+                resumed = hosts.restored.get(f"{machine.ref.id}:{resume}")
+                if resume and resumed is None:
+                    raise HostError(f"there is no generation to resume from at {resume}")
+                first = resumed.step + 1 if resumed else 0
+                training = Training(hosts.faults, hosts.boot_id(machine, now), now, deadline, first=first)
                 hosts.training[machine.ref.id] = training
             return training.boot_id
 
         return self._wire.call("launch", until, start, effect=True)
+
+    def restore(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, generation: Generation, source: str, until: Time
+    ) -> str:
+        """Send a copy that is still published."""
+        hosts = self._hosts
+
+        def send(now: float) -> str:
+            machine = hosts.machine(endpoint, now)
+            if hosts.published.get(source) != generation:
+                raise HostError(f"{source} is not the copy that was verified")
+            hosts.restored[f"{machine.ref.id}:/resumed/{generation.id}"] = generation
+            return f"/resumed/{generation.id}"
+
+        return self._wire.call("restore", until, send, effect=True)
 
     def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:
         """Nothing is kept here."""
@@ -359,6 +382,13 @@ class SimulatedStore:
             return Copied(generation.id, path, generation.bytes, content_digest(generation))
 
         return self._wire.call("publish", math.inf, publish, effect=True)
+
+    def load(self, copy: Copied) -> Generation:
+        """A copy that is still published."""
+        found = self._hosts.published.get(copy.path)
+        if found is None or content_digest(found) != copy.digest:
+            raise CopyError(f"{copy.path} is not the copy that was verified")
+        return found
 
     def discard(self, attempt: str) -> None:
         """Remove a spoiled attempt."""

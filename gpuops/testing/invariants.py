@@ -32,6 +32,7 @@ NAMES: dict[str, str] = {
     "fresh": "no decision is made on a stale version",
     "recorded": "the outcome of an outside effect of a living driver is recorded before its next one",
     "until": "no call may last longer than its step allows",
+    "replaced": "a lost rental is replaced only as approved, after it ended for certain, and from the newest verified copy",
     "extended": "an extension counts only when every layer has been moved",
     "secret": "no secret is in the journal",
     "verified": "what is recorded as copied is published and verified, and never changes again",
@@ -41,7 +42,15 @@ NAMES: dict[str, str] = {
     "bug": "no rule and no effect raises what is not an error of gpuops",
 }
 
-_LONGEST_S: dict[str, float] = {"send": 14_400, "preview": 300, "seal": 200, "fetch": 60, "fetched": 60, "hash": 60}
+_LONGEST_S: dict[str, float] = {
+    "send": 14_400,
+    "preview": 300,
+    "seal": 200,
+    "fetch": 60,
+    "fetched": 60,
+    "hash": 60,
+    "restore": 14_400,
+}
 
 
 @dataclass
@@ -109,6 +118,10 @@ class Watch:
             # the clock of a driver may be off by rounding, and by its first error until an answer corrects it
             fine = now >= before.limit - 35 if by_limit else self.user_forced
             self.check("forced", fine, f"forced by {e.data['by']} {before.limit - now:.0f} s before the limit")
+        elif e.kind == "replaced":
+            self._replaced(record, now)
+        elif e.kind == "launched":
+            self._launched(record)
         elif e.kind == "extended":
             self._extended(now)
         elif e.kind == "copied":
@@ -129,6 +142,26 @@ class Watch:
         unproven = {p.nonce for p in self.state.purchases.values() if p.life == "unproven"}
         left = [str(m.ref) for m in self.cloud.ours() if m.bills(now) and m.nonce not in unproven]
         self.check("unexplained", not left, f"the run is closed and {left} bills")
+
+    def _replaced(self, record: Record, now: float) -> None:
+        assert self.state is not None
+        lost = self.state.purchases[record.event.purchase or ""]
+        machine = self.cloud.find(lost.ref) if lost.ref else None
+        self.check("replaced", machine is None or not machine.bills(now), f"{lost.ref} is replaced and bills")
+        allowed = self.state.spec.train.resume
+        self.check("replaced", len(self.state.replaced) <= allowed, f"replaced more often than {allowed} times")
+        copies = [self.hosts.verified[c.path] for c in lost.work.copied.values() if c.path in self.hosts.verified]
+        newest = max((g.step for g in copies if g.id != "telemetry"), default=-1)
+        chosen = self.hosts.verified[self.state.restore.path].step if self.state.restore else -1
+        self.check("replaced", chosen >= newest, f"goes on from step {chosen}, {newest} is copied")
+
+    def _launched(self, record: Record) -> None:
+        assert self.state is not None
+        p = self.state.purchases[record.event.purchase or ""]
+        training = self.hosts.training.get(p.ref.id) if p.ref else None
+        if self.state.restore is not None and training is not None and not training.sealed:
+            wanted = self.hosts.verified[self.state.restore.path].step + 1
+            self.check("replaced", training.first == wanted, f"training begins at {training.first}, not at {wanted}")
 
     def _extended(self, now: float) -> None:
         assert self.state is not None
@@ -208,6 +241,7 @@ class Watch:
         closed = self.state is None or self.state.closed
         left = [str(m.ref) for m in self.cloud.ours() if m.bills(now)]
         phase = self.state.phase if self.state else "absent"
+        left += [str(ref) for ref in self.cloud.keys]
         self.check("liveness", closed and not left, f"{why}: the run is {phase}, {left} bills")
         if self.state is not None:
             cost = sum((m.cost(now) for m in self.cloud.ours()), Decimal(0))

@@ -39,6 +39,10 @@ class Line(Protocol):
 
     name: str
 
+    def keyed(self) -> bool:
+        """Whether the key that comes with the calls is good now."""
+        ...
+
     def call(self, what: str, until: Time, do: Callable[[float], T], *, effect: bool = False) -> T:
         """Carry one call: `do` gets the true time at which it arrives. Raises `ProviderError` when it does not."""
         ...
@@ -50,6 +54,10 @@ class DirectLine:
 
     now: float = START
     name: str = "test"
+
+    def keyed(self) -> bool:
+        """Always."""
+        return True
 
     def call(self, what: str, until: Time, do: Callable[[float], T], *, effect: bool = False) -> T:
         """Arrive at once, unless it is too late already."""
@@ -74,7 +82,8 @@ class SimulatedProvider:
             deadline="none" if cloud.faults.timer == "none" else "read back",
             end_movable=isinstance(self, TimedProvider),
             host_key_route="injected",
-            kinds=("rental",),
+            kinds=("rental", "key"),
+            free_kinds=("key",),
             simulated=True,
         )
 
@@ -84,7 +93,7 @@ class SimulatedProvider:
         return ACCOUNT
 
     def _check(self) -> None:
-        if not self._cloud.credentials_good:
+        if not self._cloud.credentials_good or not self._line.keyed():
             raise CredentialsError("the key was revoked")
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
@@ -95,11 +104,12 @@ class SimulatedProvider:
 
     def prepare(self, order: Order, until: Time) -> tuple[Ref, ...]:
         """A key, free, named by the nonce."""
-        return (Ref(NAME, ACCOUNT, order.offer.region, "key", order.mark.nonce),)
+        return (self._line.call("prepare", until, lambda now: self._cloud.make_key(order), effect=True),)
 
     def provision(self, order: Order, until: Time) -> Created | Refused:
         """One create call; its answer may be lost on the way."""
         f, cloud = self._cloud.faults, self._cloud
+        self._check()
 
         def arrive(now: float) -> Created | Refused | None:
             if f.create in ("dropped", "limited") and cloud.random.random() < 0.7:
@@ -138,10 +148,12 @@ class SimulatedProvider:
 
     def charges(self, start: Time, end: Time, until: Time) -> tuple[Charge, ...]:
         """What was charged."""
+        self._check()
         return self._line.call("charges", until, lambda now: self._cloud.charges(start, end))
 
     def set_mark(self, ref: Ref, limit_at: Time, until: Time) -> Time:
         """Rewrite the limit in the mark and read it back."""
+        self._check()
 
         def move(now: float) -> None:
             machine = self._cloud.find(ref)
@@ -161,6 +173,7 @@ class TimedProvider(SimulatedProvider):
 
     def set_end(self, ref: Ref, at: Time, until: Time) -> Time:
         """Move the timer and read it back."""
+        self._check()
 
         def move(now: float) -> None:
             machine = self._cloud.find(ref)

@@ -125,6 +125,13 @@ class SimulatedWire:
         self._travel(way, until, what)
         return result
 
+    def keyed(self) -> bool:
+        """The key is refused while it is revoked; the guard may never have had it."""
+        begin, end = self._faults.revoked
+        if begin <= self._life.now - START < end:
+            return False
+        return not (self._faults.guard_keyless and self.name == "guard")
+
     def transfer(self, seconds: float, until: Time) -> float:
         """Let bytes flow until they have arrived or the time is up."""
         left = until - self._clock.now()

@@ -13,7 +13,7 @@ from gpuops.codec import to_json
 from gpuops.cost import affordable_until
 from gpuops.engine import GUARD, OPERATOR, drive, load
 from gpuops.errors import GateRefused, GpuopsError, Stale
-from gpuops.guard import sentinel, tend
+from gpuops.guard import arm, sentinel, tend
 from gpuops.journal import SqliteJournal
 from gpuops.plan import make_plan
 from gpuops.policy import Policy
@@ -55,7 +55,8 @@ def spec_of(f: Faults) -> Spec:
     """The spec that the user of this life has."""
     return Spec(
         name="life", owner="ada", provider=NAME, need=Need("sim"), image="", disk_gb=10, volumes=(), checks=Checks(),
-        transfers=(), max_total_bytes=0, inputs_sha256="", env=(), secrets=("TOKEN",), train=Train(("train",), "/w"),
+        transfers=(), max_total_bytes=0, inputs_sha256="", env=(), secrets=("TOKEN",),
+        train=Train(("train",), "/w", resume=f.resumes),
         outputs=Outputs("/out", "/copies", mirror=f.mirror, expected_bytes=f.generation_bytes),
         cap=Money(Decimal(str(f.cap))), deadline_s=f.deadline_s, deadline_at=0, hold_s=f.hold_s, setup_s=f.setup_s,
         teardown=Teardown(when="ended" if f.when == "ended" else "manual", keep_failed_s=f.keep_failed_s),
@@ -277,7 +278,8 @@ class World:
     def _tend(self, ports: Ports) -> float:
         """One child of the guard; in most lives one that stays, which saves folding the run again and again."""
         if self.faults.seed % 4 == 0:
-            return tend(RUN, ports, self.policy, lambda r: self._busy > 0)
+            return tend(RUN, ports, self.policy, lambda r: self._busy > 0, arms=True)
+        arm(ports, load(RUN, ports))
         stop = ports.clock.now() + 900
         drive(RUN, ports, self.policy, GUARD, until=lambda s: s.closed or ports.clock.now() > stop)
         return ports.clock.now() + 1
