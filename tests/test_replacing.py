@@ -167,12 +167,15 @@ def test_a_part_ends_after_its_purchase_and_before_the_run_is_closed() -> None:
     story = part(Story().ready_to_buy().intended()).created().observed().going_down().ending()
     assert story.state.rental is not None and story.state.rental.id == "p1"
     assert [p.id for p in story.state.may_bill] == ["p1"]
+    assert not isinstance(step := story.step(), Do) or step.purchase == "p1"
     story.tell("proof", ok=True).wait(20).tell("proof", ok=True).tell("gone", decision=True)
     step = doing(story.step(), "terminate")
     assert step.purchase == "p1.key.key-1" and step.decision is not None
     story.ending("p1.key.key-1")
-    assert not any(p.life == "gone" for p in story.state.purchases.values() if p.part_of)
     assert doing(story.wait(5).step(), "prove_gone").purchase == "p1.key.key-1"
+    story.tell("gone", "p1.key.key-1", decision=True)
+    assert all(p.life == "gone" for p in part(story).state.purchases.values()), "a late word does not bring it back"
+    assert doing(story.step(), "close")
 
 
 def test_a_part_is_made_only_once_and_reopens_a_closed_run() -> None:

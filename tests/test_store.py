@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,18 @@ def test_discard_leaves_published_copies_alone(tmp_path: Path) -> None:
     path = publish(tmp_path, generation())
     STORE.discard(path)
     assert Path(path, "w").exists()
+
+
+def test_a_copy_is_loaded_only_when_every_byte_is_as_it_was_verified(tmp_path: Path) -> None:
+    item = generation(w=b"1", shard__v=b"2")
+    path = publish(tmp_path, item, w=b"1", shard__v=b"2")
+    copy = STORE.find("run-1", str(tmp_path), item)
+    assert copy is not None and STORE.load(copy) == item
+    with pytest.raises(CopyError, match="is not the copy that was verified"):
+        STORE.load(replace(copy, digest="0" * 16))
+    Path(path, "shard", "v").write_bytes(b"3")
+    with pytest.raises(CopyError, match="shard/v has sha256"):
+        STORE.load(copy)
+    Path(path, "MANIFEST.json").unlink()
+    with pytest.raises(CopyError, match="no hash list of ours"):
+        STORE.load(copy)
