@@ -74,7 +74,9 @@ def test_without_approval_the_run_goes_down() -> None:
 def test_it_is_replaced_as_often_as_approved_and_no_more() -> None:
     story = lost_in_training(replace(SPEC, train=replace(SPEC.train, resume=1)))
     second(replaced(story))
-    story.tell("ended_elsewhere", "p2", by="reclaimed").tell("proof", "p2", ok=True).wait(20).tell("proof", "p2", ok=True)
+    story.tell("ended_elsewhere", "p2", by="reclaimed").tell("proof", "p2", ok=True).wait(20).tell(
+        "proof", "p2", ok=True
+    )
     story.tell("gone", "p2", decision=True)
     assert doing(story.step(), "enforce_limit").decision is not None
 

@@ -31,6 +31,8 @@ class Actor:
     at: float
     body: Callable[[], None]
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    light: bool = False
+    """Asleep in a way that news ends."""
     done: bool = False
     failure: BaseException | None = None
 
@@ -79,20 +81,27 @@ class Scheduler:
             if actor.failure is not None:
                 raise actor.failure
 
-    def wait(self, until: float) -> None:
-        """Let time pass for the running actor. Raises `Finished` at the end of the world."""
+    def wait(self, until: float, *, light: bool = False) -> None:
+        """Let time pass for the running actor; `light`: news may end it sooner. Raises `Finished` at the end of the world."""
         actor = self._running
         assert actor is not None
         self.steps_left -= 1
         if self.steps_left <= 0:
             self.over = self.over or "too many steps"
-        actor.at = max(actor.at, until)
+        actor.at, actor.light = max(actor.at, until), light
         if actor.at > self.horizon or self.over:
             raise Finished
         if self._earliest() is not actor:
             self._hand_on(actor)
+        actor.light = False
         if self.over:
             raise Finished
+
+    def news(self, at: float) -> None:
+        """Something was written that others may read at `at`: who sleeps lightly wakes then."""
+        for actor in self._actors:
+            if actor.light and actor is not self._running:
+                actor.at = min(actor.at, at)
 
     def finish(self, why: str) -> None:
         """End the world: every actor gets `Finished` at its next port."""
@@ -161,13 +170,13 @@ class Life:
         if self.scheduler.over:
             raise Finished
 
-    def spend(self, seconds: float) -> None:
-        """Let time pass; a pause that is due here (a closed laptop) comes on top."""
+    def spend(self, seconds: float, *, light: bool = False) -> None:
+        """Let time pass; a pause that is due here (a closed laptop) comes on top, and no news ends it."""
         self.alive()
         self.calls += 1
         pause = self._pauses.pop(self.calls, 0.0)
         self.paused_s += pause
-        self.scheduler.wait(self.now + seconds + pause)
+        self.scheduler.wait(self.now + seconds + pause, light=light and not pause)
         self.alive()
 
     def point(self, what: str, do: Callable[[], T]) -> T:

@@ -40,7 +40,7 @@ class SimulatedClock:
 
     def sleep_until(self, at: Time) -> None:
         """Sleep in virtual time; never less than a tick, so that a loop without a wait is seen and not endless."""
-        self._life.spend(max(at - self.now(), 0.001))
+        self._life.spend(max(at - self.now(), 0.001), light=True)
 
 
 class SimulatedJournal:
@@ -61,6 +61,7 @@ class SimulatedJournal:
             return record
 
         record = self._life.point(f"append {event.kind}", do)
+        self._tell()
         self._life.spend(0.005)  # the sync takes time, and a computer may fall asleep right after it
         return record
 
@@ -74,17 +75,26 @@ class SimulatedJournal:
                 self._watch.told(records, self._life)
             return records
 
-        return self._life.point(f"append {'+'.join(e.kind for e in events)}", do)
+        records = self._life.point(f"append {'+'.join(e.kind for e in events)}", do)
+        self._tell()
+        return records
 
     def records(self, run: RunId, after: int = 0) -> tuple[Record, ...]:
         """The records of a run."""
         self._life.alive()
+        if self._watch and after >= self._watch.version:
+            return ()  # most looks find no news; the watch has seen every append
         return self._journal.records(run, after)
 
     def runs(self, *, open_only: bool = False) -> tuple[RunId, ...]:
         """The runs."""
         self._life.alive()
         return self._journal.runs(open_only=open_only)
+
+    def _tell(self) -> None:
+        """Whoever waits for something to happen to the run looks at the journal every few seconds and sees this."""
+        if self._watch:
+            self._life.scheduler.news(self._life.now + Policy().wake_s)
 
     def _last(self, run: RunId) -> int:
         records = self._journal.records(run, self._watch.version if self._watch else 0)
@@ -189,4 +199,4 @@ class SimulatedLocks:
 
 
 SIMULATED_POLICY = Policy(wake_s=120.0, status_every_s=60.0)
-"""The product's numbers; only a sleeping driver looks less often, because each look costs real time."""
+"""The product's numbers; only a sleeping driver looks less often, because each look costs real time: news wakes it."""

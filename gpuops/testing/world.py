@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
 import tempfile
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from gpuops.codec import to_json
 from gpuops.cost import affordable_until
 from gpuops.engine import GUARD, OPERATOR, drive, load
 from gpuops.errors import GateRefused, GpuopsError, Stale
-from gpuops.guard import arm, sentinel, tend
+from gpuops.guard import arm, sentinel, tend, waits_for_guard
 from gpuops.journal import SqliteJournal
 from gpuops.plan import make_plan
 from gpuops.policy import Policy
@@ -49,6 +51,8 @@ from gpuops.values import (
 RUN = "life-1"
 _STEPS = 60_000
 _GUARD_LOOKS_S = 30.0
+_GUARD_STAYS_S = 3600.0
+_PATIENT = dataclasses.replace(SIMULATED_POLICY, wake_s=3600.0)
 
 
 def spec_of(f: Faults) -> Spec:
@@ -185,11 +189,12 @@ class World:
         f = self.faults
         if not ports.journal.records(RUN) and not self._plan(ports):
             return
-        act_at = START + f.act_s if f.style in ("down", "force", "extend") else float("inf")
+        act_at = START + f.act_s if f.style in ("down", "force", "extend") else math.inf
 
         def go(until: Callable[[RunState], bool]) -> RunState:
+            policy = self.policy if act_at < math.inf else _PATIENT
             state, _ = drive(
-                RUN, ports, self.policy, OPERATOR, answer=lambda s, ask: _approve(ports, ask),
+                RUN, ports, policy, OPERATOR, answer=lambda s, ask: _approve(ports, ask),
                 until=lambda s: s.closed or until(s) or ports.clock.now() >= act_at,
             )  # fmt: skip
             return state
@@ -204,7 +209,7 @@ class World:
         if state.closed:
             return
         self._act(ports, state)
-        act_at = float("inf")
+        act_at = math.inf
         go(lambda s: False)
 
     def _plan(self, ports: Ports) -> bool:
@@ -254,7 +259,7 @@ class World:
                 return
         if self.faults.seed % 3 == 0:
             _wish(ports, "closed", "the other user said down")
-        drive(RUN, ports, self.policy, OPERATOR, until=lambda s: s.closed, answer=lambda s, a: _approve(ports, a))
+        drive(RUN, ports, _PATIENT, OPERATOR, until=lambda s: s.closed, answer=lambda s, a: _approve(ports, a))
 
     def _guard(self, ports: Ports, life: Life) -> None:
         """The local guard: for ever, one run after the other, and what it cannot do now it does later."""
@@ -279,9 +284,10 @@ class World:
         """One child of the guard; in most lives one that stays, which saves folding the run again and again."""
         if self.faults.seed % 4 == 0:
             return tend(RUN, ports, self.policy, lambda r: self._busy > 0, arms=True)
-        arm(ports, load(RUN, ports))
-        stop = ports.clock.now() + 900
-        drive(RUN, ports, self.policy, GUARD, until=lambda s: s.closed or ports.clock.now() > stop)
+        if self.watch.state is not None and waits_for_guard(self.watch.state):
+            arm(ports, load(RUN, ports))
+        stop = ports.clock.now() + _GUARD_STAYS_S
+        drive(RUN, ports, _PATIENT, GUARD, until=lambda s: s.closed or ports.clock.now() > stop)
         return ports.clock.now() + 1
 
     def _clone(self, now: float) -> bool:
@@ -297,14 +303,16 @@ class World:
 
     def _sentinel(self, ports: Ports, life: Life) -> None:
         """A machine elsewhere that has credentials and nothing else: a fresh journal each time."""
+        memory = SqliteJournal(":memory:")
         while True:
-            memory = SqliteJournal(":memory:")
+            if memory.runs():
+                memory.close()
+                memory = SqliteJournal(":memory:")
             blind = _with_journal(ports, SimulatedJournal(memory, life, Faults(), None))
             try:
                 sentinel(NAME, blind, self.policy, lambda item: False, patience_s=200.0)
             except GpuopsError as error:
                 self.watch.note(life, f"sentinel: {error.message}")
-            memory.close()
             ports.clock.sleep_until(ports.clock.now() + SENTINEL_EVERY_S)
 
 
