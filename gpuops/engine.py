@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from gpuops.errors import GpuopsError, JournalError, Stale
@@ -25,6 +26,7 @@ from gpuops.stages.terminate import terminate
 from gpuops.stages.transfer import transfer
 from gpuops.state import RunState
 from gpuops.steps import Ask, Closed, Do, Rule, Step, Wait, attempted
+from gpuops.timekeeping import ProviderTime, look
 from gpuops.values import Event, Record, RunId, Time
 
 # The order IS the safety argument: what ends a bill comes before what starts or uses one, and nothing that may hang or fail
@@ -117,8 +119,9 @@ def drive(
 
     `tell` sees each step after it was taken. `answer` appends an approval and returns True, or returns False to stop.
     """
-    state = load(run, ports)
+    state, provider_time = load(run, ports), ProviderTime()
     while True:
+        provider_time.ask(ports, state, policy)
         if until(state):
             return state, Wait(ports.clock.now(), "reached")
         try:
@@ -135,7 +138,11 @@ def drive(
                 return state, step
             state = load(run, ports, state)
         elif isinstance(step, Wait):
-            ports.clock.sleep_until(min(step.until, ports.clock.now() + policy.wake_s))
+            now = ports.clock.now()
+            wake_at = [step.until, now + policy.wake_s]
+            if provider_time.again_at > now and not provider_time.told:
+                wake_at.append(provider_time.again_at)
+            ports.clock.sleep_until(min(wake_at))
             state = load(run, ports, state)
 
 
@@ -161,6 +168,10 @@ def _end_without_journal(ports: Ports, state: RunState, policy: Policy, error: J
         return
     for p in state.may_bill:
         if p.ref is not None:
+            with contextlib.suppress(GpuopsError):  # if it cannot be asked, this clock has to do: money must stop
+                look(ports, state, p, p.ref, now + policy.call_s)
+            if ports.clock.now() < state.limit:
+                continue
             ports.notify(state.run, "alarm", f"past the limit and {error.message}: ending {p.ref} without recording it")
             try:
                 ports.providers(state.spec.provider).terminate(p.ref, now + policy.call_s)

@@ -23,7 +23,7 @@ _CLEARS: dict[str, tuple[str, ...]] = {
     "preflight": ("buy",),
     "searched": ("resolve",),
     "created": ("resolve", "buy"),
-    "observed": ("observe",),
+    "observed": ("observe", "enforce_limit"),
     "checked": ("check_host",),
     "listed": ("transfer",),
     "transferred": ("transfer",),

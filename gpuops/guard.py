@@ -21,6 +21,7 @@ from gpuops.policy import Policy
 from gpuops.ports import Clock, Ports
 from gpuops.state import GUARD_LAYER, RunState
 from gpuops.steps import Closed, Do, Wait, fact
+from gpuops.timekeeping import ProviderTime
 from gpuops.values import Billable, Event, RunId, Scope, Time
 
 LOOK_EVERY_S = 1.0
@@ -152,11 +153,12 @@ def tend(
     layer that a plan counts on, and says so before anything is bought.
     """
     state = load(run, ports)
-    ask_the_time(ports, state, policy)
+    provider_time = ProviderTime()
     mine, others_at = state.version, state.last_at
     while True:
         if arms:
             state = arm(ports, state)
+        provider_time.ask(ports, state, policy)
         now = ports.clock.now()
         if state.version > mine:
             # what the guard itself wrote says nothing about whether somebody else is still at it
@@ -185,6 +187,8 @@ def tend(
         due = min(getattr(step, "until", now + CHILD_STAYS_S), left.until if left else math.inf)
         if arms and waits_for_guard(state):
             due = min(due, now + ARM_EVERY_S)
+        if provider_time.again_at > now and not provider_time.told:
+            due = min(due, provider_time.again_at)
         if due - now > stays_s:
             return float(due)
         ports.clock.sleep_until(min(due, now + policy.wake_s))
@@ -216,28 +220,6 @@ def arm(ports: Ports, state: RunState) -> RunState:
     event = event or fact("armed", None, layer=GUARD_LAYER, account=state.account)
     ports.journal.append_facts(state.run, (event,), at=ports.clock.now(), wall=ports.clock.wall())
     return load(state.run, ports, state)
-
-
-def ask_the_time(ports: Ports, state: RunState, policy: Policy) -> None:
-    """Let the provider correct this process's clock before anything is decided by it.
-
-    This computer may be an hour ahead, and the limit would seem to have passed. A provider that does not answer leaves the
-    time as the journal's last record had it.
-    """
-    held = [p for p in state.intents if p.ref is not None and p.life not in ("gone", "refused")]
-    if not held or held[-1].ref is None:
-        return
-    try:
-        seen = ports.providers(state.spec.provider).inspect(held[-1].ref, ports.clock.now() + policy.call_s)
-    except GpuopsError as error:
-        ports.notify(state.run, "warning", f"the provider's time is not known: {error.message}")
-        return
-    if seen.provider_time is None:
-        return
-    ports.clock.learn(seen.provider_time)
-    off = ports.clock.wall() - seen.provider_time
-    if abs(off) > policy.clock_warn_s:
-        ports.notify(state.run, "warning", f"this computer's clock is {off:+.0f} s off; the provider's time counts")
 
 
 def abandoned(state: RunState, now: Time, undriven_s: float) -> Wait | None:

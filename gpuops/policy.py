@@ -82,6 +82,10 @@ class Policy:
     wake_s: float = 2
     """A sleeping driver looks at the journal this often, since other operators write to it."""
     clock_warn_s: float = 60
+    ask_time_every_s: float = 15
+    """Until a process has heard the provider's time, it asks again this often."""
+    confirm_attempts: int = 7
+    """So often, over some 16 minutes, the provider is asked whether the limit has come, before this computer's clock decides."""
 
     def backoff(self, failures: int, table: tuple[float, ...] | None = None) -> float:
         """The gap after `failures` failures in a row (at least 1)."""

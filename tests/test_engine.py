@@ -269,9 +269,22 @@ def test_a_mirror_that_was_begun_is_finished_before_a_newer_one() -> None:
 def test_forced_is_decided_at_the_limit_and_not_before() -> None:
     story = Story().launched().going_down().at(LIMIT - 1)
     assert named(story.step()) == "seal"
-    assert decided(story.at(LIMIT).step()) == "forced"
+    # this computer's clock alone does not decide what cannot be undone
+    asking = story.at(LIMIT).step()
+    assert named(asking) == "enforce_limit" and isinstance(asking, Do) and asking.decision is None
+    assert named(story.observed(provider_time=LIMIT - 1).step()) == "enforce_limit"
+    assert decided(story.observed(provider_time=LIMIT).step()) == "forced"
     story.tell("forced", decision=True, reason="limit reached", by="limit")
     assert decided(story.step()) == "ending"
+
+
+def test_a_provider_that_cannot_be_asked_for_the_time_does_not_hold_up_the_limit_for_ever() -> None:
+    story = Story().launched().going_down().at(LIMIT)
+    for _ in range(POLICY.confirm_attempts):
+        assert named(story.wait(400).step(OPERATOR - {"seal", "observe"})) == "enforce_limit"
+        story.tell("attempted", rule="enforce_limit", error="unreadable")
+    assert story.now > LIMIT + 900
+    assert decided(story.step()) == "forced"
 
 
 def test_the_users_reason_ends_a_rental_at_once() -> None:

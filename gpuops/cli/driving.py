@@ -18,7 +18,6 @@ from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
 from gpuops.fold import fold
 from gpuops.fold_purchase import ImpossibleTransition
-from gpuops.guard import ask_the_time
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
 from gpuops.narration import narrate
@@ -126,7 +125,6 @@ def go(
     with app.locks.driving(run), app.interrupts.watching():
         while True:
             try:
-                ask_the_time(app.ports, first, app.home.policy)
                 state, step = drive(run, app.ports, app.home.policy, may, until=until, tell=teller, answer=answer)
                 teller(state, step)
                 if command != "launch":  # the guard takes the connection over

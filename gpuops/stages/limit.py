@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gpuops.policy import Policy
+from gpuops.ports import Ports
 from gpuops.purchase import Purchase, Work
 from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
-from gpuops.values import Time
+from gpuops.timekeeping import confirmed, look
+from gpuops.values import Event, Time
 
 
 def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -28,10 +30,23 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
         if p.life not in ("created", "ended_elsewhere") or p.work.safe_to_end:
             continue
         if now >= s.limit:
+            asked = s.failures("enforce_limit", p.id)
+            unsure = asked is None or asked.failures < policy.confirm_attempts
+            if p.ref is not None and unsure and not confirmed(p, s.limit):
+                # what cannot be undone is not decided by this computer's clock, and without the provider nothing ends anyway
+                due = s.due("enforce_limit", policy, p.id)
+                if due > now:
+                    return Wait(due, "the limit seems to be reached: asking the provider for the time")
+                return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
             said = f"limit reached without a verified copy of everything sealed: {p.ref} is ended now"
             decision = fact("forced", p.id, reason="limit reached", by="limit")
             return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
     return _next_bound(s, now, policy)
+
+
+def _ask_the_time(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+    p = s.purchases[do.purchase or ""]
+    return () if p.ref is None else (look(ports, s, p, p.ref, do.until)[1],)
 
 
 def why_down(s: RunState, now: Time, policy: Policy) -> str:

@@ -13,14 +13,15 @@ from gpuops.provider import Provider
 from gpuops.purchase import HELD, Purchase
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
+from gpuops.timekeeping import look
 from gpuops.values import Event, Observation, Ref, Scope, Time
 
 
 def observe(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Inspect every rental that runs, ask the host of a launched one how training goes, and compare with a listing."""
     live = [p for p in s.intents if p.life in HELD]
-    looks = (_inspect, _ask, _survey)
-    return first_due(look(s, p, now, policy) for look in looks for p in live)
+    views = (_inspect, _ask, _survey)
+    return first_due(view(s, p, now, policy) for view in views for p in live)
 
 
 def _inspect(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
@@ -36,11 +37,7 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
     if p.ref is None:
         return ()
     provider = ports.providers(s.spec.provider)
-    seen = provider.inspect(p.ref, do.until)
-    if seen.provider_time is not None:
-        ports.clock.learn(seen.provider_time)
-    grade = provider.traits.deadline if provider.traits.deadline in ("read back", "observed to fire") else "declared"
-    observed = fact("observed", p.id, observation=to_json(seen), grade=grade)
+    seen, observed = look(ports, s, p, p.ref, do.until)
     if lost := _lost_timer(s, p, seen):
         ports.notify(s.run, "alarm", lost)
         return (observed, fact("alarm", p.id, message=lost))

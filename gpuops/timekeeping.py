@@ -1,0 +1,68 @@
+"""The provider's time: asked for before anything is decided by a clock, and again before what cannot be undone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpuops.codec import to_json
+from gpuops.errors import GpuopsError
+from gpuops.policy import Policy
+from gpuops.ports import Ports
+from gpuops.purchase import Purchase
+from gpuops.state import RunState
+from gpuops.steps import fact
+from gpuops.values import Event, Observation, Ref, Time
+
+
+def look(ports: Ports, s: RunState, p: Purchase, ref: Ref, until: Time) -> tuple[Observation, Event]:
+    """One look by id, which also corrects this process's clock; returns it with the fact to record. Raises `GpuopsError`."""
+    provider = ports.providers(s.spec.provider)
+    seen = provider.inspect(ref, until)
+    if seen.provider_time is not None:
+        ports.clock.learn(seen.provider_time)
+    grade = provider.traits.deadline if provider.traits.deadline in ("read back", "observed to fire") else "declared"
+    return seen, fact("observed", p.id, observation=to_json(seen), grade=grade)
+
+
+def confirmed(p: Purchase, at: Time) -> bool:
+    """The provider itself has said, in a look at `p`, that `at` has come; by the recorder's clock where it tells no time."""
+    if p.observation is None or p.observed_at is None:
+        return False
+    told = p.observation.provider_time
+    return (told if told is not None else p.observed_at) >= at
+
+
+@dataclass
+class ProviderTime:
+    """Whether this process has heard the provider's time. Until then it asks again every few seconds.
+
+    This computer may be hours off: ahead, and the limit would seem to have passed; behind, and it would be slept through.
+    While the provider does not answer, the time goes on as the journal's last record had it: sealing and copying do not wait.
+    """
+
+    told: bool = False
+    again_at: Time = -math.inf
+    warned: bool = False
+
+    def ask(self, ports: Ports, state: RunState, policy: Policy) -> None:
+        """Ask once more, unless it is known, too early, or there is nothing that the provider could be asked about."""
+        now = ports.clock.now()
+        held = [p.ref for p in state.intents if p.ref is not None and p.life not in ("gone", "refused")]
+        if self.told or now < self.again_at or not held or state.closed:
+            return
+        try:
+            seen = ports.providers(state.spec.provider).inspect(held[-1], now + policy.call_s)
+        except GpuopsError as error:
+            self.again_at = ports.clock.now() + policy.ask_time_every_s
+            if not self.warned:
+                ports.notify(state.run, "warning", f"the provider's time is not known: {error.message}")
+            self.warned = True
+            return
+        self.told = True
+        if seen.provider_time is None:
+            return
+        ports.clock.learn(seen.provider_time)
+        off = ports.clock.wall() - seen.provider_time
+        if abs(off) > policy.clock_warn_s:
+            ports.notify(state.run, "warning", f"this computer's clock is {off:+.0f} s off; the provider's time counts")
