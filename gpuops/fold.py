@@ -116,7 +116,7 @@ def _wanted(s: RunState, r: Record) -> RunState:
     what, cause = r.event.data["what"], r.event.data.get("cause", "")
     if not later_wish(s.wanted, what):
         return s
-    return changed(s, wanted=what, wanted_at=r.at, cause=cause or s.cause)
+    return changed(s, wanted=what, wanted_at=r.at, wanted_seq=r.seq, cause=cause or s.cause)
 
 
 def _approved(s: RunState, r: Record) -> RunState:
@@ -128,6 +128,7 @@ def _preflight(s: RunState, r: Record) -> RunState:
     return changed(
         s,
         preflight_at=r.at,
+        preflight_seq=r.seq,
         preflight_problem=d.get("problem", ""),
         preflight_final=bool(d.get("final")),
         timer=d.get("timer", s.timer),
@@ -144,6 +145,7 @@ def _intended(s: RunState, r: Record) -> RunState:
         life="intended",
         intended_at=r.at,
         send_before=d["send_before"],
+        seq=r.seq,
         member=d.get("member", 0),
     )
     return put(s, p, deadline=d["deadline"], limit=d["limit"])
@@ -181,7 +183,9 @@ def _reconciled(s: RunState, r: Record) -> RunState:
     for pid, billed in d.get("billed", {}).items():
         if pid in purchases:
             purchases[pid] = changed(purchases[pid], billed=from_json(Money, billed))
-    return changed(s, reconciled_at=r.at, reconcile_gaps=tuple(d.get("gaps", ())), purchases=purchases)
+    return changed(
+        s, reconciled_at=r.at, reconciled_seq=r.seq, reconcile_gaps=tuple(d.get("gaps", ())), purchases=purchases
+    )
 
 
 def _attempted(s: RunState, r: Record) -> RunState:

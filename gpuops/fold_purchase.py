@@ -37,7 +37,7 @@ def move(s: RunState, r: Record, life: Life, **changes: Any) -> RunState:
             raise ImpossibleTransition(f"purchase {p.id}: '{p.life}' cannot become '{life}'")
         return s
     if life in FINAL:
-        changes["final_at"] = r.at
+        changes["final_seq"] = r.seq
     return put(s, changed(p, life=life, **changes))
 
 

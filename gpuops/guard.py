@@ -22,7 +22,7 @@ from gpuops.ports import Clock, Ports
 from gpuops.state import GUARD_LAYER, RunState
 from gpuops.steps import Closed, Do, Wait, fact
 from gpuops.timekeeping import ProviderTime
-from gpuops.values import Billable, Event, RunId, Scope, Time
+from gpuops.values import Billable, Event, Gap, RunId, Scope, Time
 
 LOOK_EVERY_S = 1.0
 """How often the parent looks whether the journal grew or a child ended: one indexed query."""
@@ -106,7 +106,8 @@ class Parent:
             if versions.get(run) != self._seen.get(run):
                 self._crashes.pop(run, None)  # it got on before it ended
             try:
-                due = float(json.loads(child.said().strip().splitlines()[-1])["next"])
+                said = json.loads(child.said().strip().splitlines()[-1])
+                due = now + float(said["next"]) - float(said["now"])  # the child's clock has heard the provider's time
             except (ValueError, KeyError, IndexError, TypeError):
                 self._later(run, now)
                 continue
@@ -251,7 +252,7 @@ def past_limit(items: tuple[Billable, ...], now: Time) -> tuple[Billable, ...]:
 
 def sentinel(
     name: str, ports: Ports, policy: Policy, known: Callable[[Billable], bool], patience_s: float
-) -> tuple[tuple[RunState, ...], tuple[str, ...]]:
+) -> tuple[tuple[RunState, ...], tuple[str, ...], tuple[Gap, ...]]:
     """End and prove what is past the limit in its mark, from credentials and marks alone: (what was driven, problems).
 
     `known`: the item belongs to a run of this computer's journal, whose own rules end it. `ports.journal` may be in memory:
@@ -274,7 +275,7 @@ def sentinel(
             driven.append(_end_one(item, ports, policy, patience_s))
         except GpuopsError as error:  # one that cannot be ended must not keep the others billing
             problems.append(f"{item.ref}: {error.message}")
-    return tuple(driven), tuple(problems)
+    return tuple(driven), tuple(problems), inventory.gaps
 
 
 def _end_one(item: Billable, ports: Ports, policy: Policy, patience_s: float) -> RunState:

@@ -88,7 +88,8 @@ class SqliteJournal:
         """Money time minus this computer's time, as the newest record of an open run had it; 0 without open runs."""
         with _translated():
             row = self._db.execute(
-                "select at - wall from record where run in (select run from run where closed = 0) order by wall desc limit 1"
+                "select at - wall from record where (run, seq) in (select record.run, max(seq) from record join run using (run)"
+                " where closed = 0 group by run) order by at desc limit 1"
             ).fetchone()
         return float(row[0]) if row else 0.0
 

@@ -84,6 +84,8 @@ class Policy:
     clock_warn_s: float = 60
     ask_time_every_s: float = 15
     """Until a process has heard the provider's time, it asks again this often."""
+    confirm_soon: int = 3
+    """So often, within seconds, before training is stopped by the clock alone: it costs training time, no checkpoint."""
     confirm_attempts: int = 7
     """So often, over some 16 minutes, the provider is asked whether the limit has come, before this computer's clock decides."""
 

@@ -134,6 +134,8 @@ class Purchase:
     life: Life
     intended_at: Time
     send_before: Time
+    seq: int = 0
+    """The record that brought it into the journal. Order is told by records: clocks differ, and are put right."""
     member: int = 0
     ref: Ref | None = None
     created_at: Time | None = None
@@ -160,8 +162,8 @@ class Purchase:
     terminated_at: Time | None = None
     proofs: tuple[Proof, ...] = ()
     gone_at: Time | None = None
-    final_at: Time | None = None
-    """When it came to the end of its life."""
+    final_seq: int = 0
+    """The record with which it came to the end of its life."""
     searched_at: Time | None = None
     retained_until: Time | None = None
     retained_why: str = ""

@@ -88,9 +88,11 @@ class RunState:
     """Why the guard does not reach it."""
     wanted: Wanted = "nothing"
     wanted_at: Time = 0.0
+    wanted_seq: int = 0
     cause: str = ""
     approved: frozenset[str] = frozenset()
     preflight_at: Time | None = None
+    preflight_seq: int = 0
     preflight_problem: str = ""
     preflight_final: bool = False
     timer: str = "none"  # the declared grade of the provider's own timer, with which every rental is made
@@ -100,6 +102,7 @@ class RunState:
     extension: Extension | None = None
     alarms: tuple[str, ...] = ()
     reconciled_at: Time | None = None
+    reconciled_seq: int = 0
     reconcile_gaps: tuple[str, ...] = ()
     closed: bool = False
     closed_at: Time | None = None
@@ -159,9 +162,9 @@ class RunState:
         return tuple(p for p in self.purchases.values() if p.life in MAY_BILL and not p.free)
 
     @property
-    def last_intent_at(self) -> Time:
-        """When the run last decided to buy; 0 when it never did."""
-        return max((p.intended_at for p in self.purchases.values()), default=0.0)
+    def last_intent_seq(self) -> int:
+        """The record with which the run last decided to buy; 0 when it never did."""
+        return max((p.seq for p in self.intents), default=0)
 
     @property
     def counts_on_guard(self) -> bool:

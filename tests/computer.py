@@ -56,6 +56,10 @@ class Way:
     computer: Computer
     name: str = "test"
 
+    def keyed(self) -> bool:
+        """The key is good."""
+        return True
+
     def call(self, what: str, until: float, do: Callable[[float], T], *, effect: bool = False) -> T:
         """Arrive."""
         return do(self.computer.true)

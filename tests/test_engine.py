@@ -311,7 +311,8 @@ def test_teardown_starts_early_enough_to_be_complete_by_the_deadline() -> None:
     story = Story().launched()
     at = story.state.teardown_at(POLICY)
     assert at < DEADLINE - SPEC.train.grace_s
-    assert decided(story.at(at).step()) == "wanted"
+    assert named(story.at(at).step()) == "enforce_limit", "the provider is asked for the time first"
+    assert decided(story.observed(provider_time=at).step()) == "wanted"
 
 
 def test_a_layer_that_ends_earlier_than_the_limit_moves_the_teardown_forward() -> None:
@@ -430,7 +431,13 @@ class Free:
 
 
 class Flowing(DirectLine):
-    """A line on which transfers take no time."""
+    """A line on which transfers take no time, to a cloud whose time is the driver's."""
+
+    clock: Any = None
+
+    def call(self, *arguments: Any, **options: Any) -> Any:
+        self.now = self.clock.now()
+        return super().call(*arguments, **options)
 
     def transfer(self, seconds: float, until: float) -> float:
         return seconds
@@ -454,11 +461,12 @@ def ports_for(story: Story, **changes: Any) -> tuple[Ports, Cloud, list[str]]:
     machine = cloud.plant("ours", START, Mark("run-1", "nonce1", "ada", LIMIT))
     machine.ref = ref("m-1")
     line, hosts = Flowing(story.now), Hosts(cloud, Faults(), random.Random(0))
+    line.clock = clock = Clock(story.now)
     journal, provider, said = SqliteJournal(":memory:"), connect(cloud, line), []
     for record in story.records:
         journal.append_facts("run-1", (record.event,), at=record.at, wall=record.wall)
     ports = Ports(
-        clock=Clock(story.now), journal=journal, providers=lambda name: provider, host=SimulatedHost(hosts, line),  # type: ignore[arg-type]
+        clock=clock, journal=journal, providers=lambda name: provider, host=SimulatedHost(hosts, line),  # type: ignore[arg-type]
         store=SimulatedStore(hosts, line), notify=lambda run, level, text: said.append(text),  # type: ignore[arg-type]
         locks=Free(), secret=lambda name: None, random_bytes=bytes, progress=no_progress,
     )  # fmt: skip

@@ -19,12 +19,13 @@ from gpuops.cli.home import Home
 from gpuops.cli.output import Printer
 from gpuops.clock import MoneyClock
 from gpuops.codec import to_json
-from gpuops.engine import load
-from gpuops.errors import JournalError, ProviderError
-from gpuops.guard import HUNG_S, PATIENCE_S, Parent, abandoned, ask_the_time, sentinel, tend
+from gpuops.engine import GUARD, drive, load
+from gpuops.errors import JournalError, ProviderError, Unreachable
+from gpuops.guard import HUNG_S, PATIENCE_S, Parent, abandoned, sentinel, tend
 from gpuops.journal import SqliteJournal
 from gpuops.policy import Policy
 from gpuops.state import RunState
+from gpuops.timekeeping import ProviderTime
 from gpuops.values import Billable, Inventory, Observation, Ref, Scope, Time
 
 PATIENT = to_json(replace(SPEC, setup_s=7200))
@@ -93,11 +94,66 @@ def test_without_an_answer_the_guard_says_so_and_goes_on_with_what_the_journal_k
     assert where.deeds() == [("terminate", "m-1")], "money stops without an answer, too"
 
 
+def unreachable(*_: Any) -> Any:
+    raise Unreachable("no route to host")
+
+
+class Late:
+    """A provider that answers only from its `after`th look on."""
+
+    def __init__(self, where: Any, after: int) -> None:
+        self._inspect, self._left = where.ports.providers("simulated").inspect, after
+
+    def __call__(self, ref: Ref, until: Time) -> Observation:
+        self._left -= 1
+        return silent() if self._left >= 0 else self._inspect(ref, until)
+
+
+@pytest.mark.parametrize("ahead_s", [-7200, 7200])
+def test_a_provider_that_answers_late_corrects_the_clock_within_seconds(computer: Computer, ahead_s: float) -> None:
+    """Behind, the driver would sleep through its due times; ahead, it would do everything too early."""
+    computer.true, computer.ahead_s = START + 200, ahead_s
+    where = site(computer, ready())
+    where.provider_is(inspect=Late(where, 3))
+    drive("run-1", where.ports, POLICY, GUARD, until=lambda s: where.clock.now() == pytest.approx(computer.true))
+    assert computer.true < START + 200 + 6 * POLICY.ask_time_every_s
+
+
+def test_no_checkpoint_is_given_up_by_a_clock_that_is_ahead_while_the_provider_is_silent(computer: Computer) -> None:
+    """Launched, the host cannot be sealed, and this computer believes that the limit has passed."""
+    computer.true, computer.ahead_s = LIMIT - 1800, 7200
+    where = site(computer, Story().launched())
+    where.ports = replace(where.ports, host=Instead(where.ports.host, seal=unreachable))
+    where.provider_is(inspect=Late(where, 6))
+    drive("run-1", where.ports, POLICY, GUARD, until=lambda s: computer.true > LIMIT - 300)
+    assert "forced" not in where.wishes() and where.deeds() == []
+    drive("run-1", where.ports, POLICY, GUARD, until=lambda s: bool(where.deeds()))
+    assert computer.true >= LIMIT
+
+
+def test_an_unwritable_journal_ends_nothing_by_a_clock_that_is_ahead(computer: Computer) -> None:
+    computer.true, computer.ahead_s = LIMIT - 1800, 7200
+    where = site(computer, Story().launched())
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise JournalError("disk full")
+
+    where.ports = replace(where.ports, journal=Instead(where.journal, append=full, append_facts=full))
+    where.provider_is(inspect=Late(where, 1))
+    with pytest.raises(JournalError):
+        tend("run-1", where.ports, POLICY, nobody, stays_s=0)
+    assert where.deeds() == []
+    computer.true = LIMIT + 1
+    with pytest.raises(JournalError):
+        tend("run-1", where.ports, POLICY, nobody, stays_s=0)
+    assert where.deeds() == [("terminate", "m-1")]
+
+
 @pytest.mark.parametrize(("ahead_s", "said"), [(59, ""), (-59, ""), (61, "+61 s"), (-61, "-61 s"), (7200, "+7200 s")])
 def test_a_clock_that_is_off_is_told_to_a_person(computer: Computer, ahead_s: float, said: str) -> None:
     computer.ahead_s = ahead_s
     where = site(computer, ready())
-    ask_the_time(where.ports, load("run-1", where.ports), POLICY)
+    ProviderTime().ask(where.ports, load("run-1", where.ports), POLICY)
     assert [level for level, _ in where.said] == ["warning"] * bool(said)
     assert all(f"clock is {said} off; the provider's time counts" in text for _, text in where.said)
 
@@ -114,7 +170,7 @@ def test_a_clock_that_is_off_is_told_to_a_person(computer: Computer, ahead_s: fl
 def test_a_run_without_a_rental_asks_nobody(computer: Computer, story: Story) -> None:
     where = site(computer, story)
     where.provider_is(inspect=silent)
-    ask_the_time(where.ports, load("run-1", where.ports), POLICY)
+    ProviderTime().ask(where.ports, load("run-1", where.ports), POLICY)
     assert where.said == []
 
 
@@ -127,7 +183,7 @@ def test_a_provider_that_tells_no_time_changes_nothing(computer: Computer) -> No
         return replace(right(ref, until), provider_time=None)
 
     where.provider_is(inspect=timeless)
-    ask_the_time(where.ports, load("run-1", where.ports), POLICY)
+    ProviderTime().ask(where.ports, load("run-1", where.ports), POLICY)
     assert where.said == [] and where.clock.now() == START + 600
 
 

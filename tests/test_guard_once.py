@@ -199,3 +199,18 @@ def test_a_visit_as_json_is_one_document(
     where.rental(START - 60)
     assert visit(app, where) == 0
     assert json.loads(capsys.readouterr().out) == {"ended": [{"run": "other-1", "closed": True}], "problems": []}
+
+
+def test_with_an_unreadable_journal_what_is_past_its_limit_ends_all_the_same(
+    computer: Computer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Credentials and marks are enough; that the runs here were not looked at is said."""
+    computer.true = START + 1000
+    app = App(Home(tmp_path), Printer(as_json=False))
+    app.home.journal.write_bytes(b"this is no database" * 1000)
+    where = site(computer)
+    where.rental(START + 500)
+    app.ports, app.clock = where.ports, where.clock  # type: ignore[misc]
+    assert visit(app, where) == 3
+    assert where.deeds()[0][0] == "terminate"
+    assert "NOT PROVED: the runs of this computer: the journal cannot be used" in capsys.readouterr().out

@@ -149,7 +149,7 @@ class App:
                 found.append(self.state(run))
             except JournalError:
                 raise
-            except (GpuopsError, LookupError, TypeError, ValueError) as error:
+            except (GpuopsError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 self.printer.line(
                     f"ALARM: the records of run {run} make no sense ({error}); it may bill.  next: gpuops reconcile"
                 )

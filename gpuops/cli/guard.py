@@ -14,10 +14,11 @@ import typer
 
 from gpuops.cli.context import App, make_app
 from gpuops.cli.options import Json, command_app
-from gpuops.errors import GpuopsError, MayBill
+from gpuops.errors import GpuopsError, JournalError, MayBill
 from gpuops.journal import SqliteJournal
 from gpuops.locks import held
 from gpuops.report import name_of, rfc3339
+from gpuops.state import RunState
 from gpuops.values import RunId
 
 app = command_app()
@@ -106,26 +107,40 @@ def _child(context: App, run: RunId) -> None:
             if mine
             else context.clock.now() + 5
         )
-    sys.stdout.write(jsonlib.dumps({"next": due}) + "\n")
+    sys.stdout.write(jsonlib.dumps({"next": due, "now": context.clock.now()}) + "\n")
 
 
 def _once(context: App, names: list[str]) -> None:
     from gpuops.guard import sentinel, tend
+    from gpuops.inventory import known_gap
     from gpuops.registry import names as installed
 
-    states = context.states() if context.home.journal.exists() else []
+    problems: list[str] = []
+    states: list[RunState] = []
+    try:
+        states = context.states() if context.home.journal.exists() else []
+    except JournalError as error:  # marks and credentials are enough for what is past its limit
+        problems.append(f"the runs of this computer: {error.message}")
+        context.journal = SqliteJournal(":memory:")
     known = {p.ref for s in states if not s.closed for p in s.purchases.values()}
     left: list[str] = []
-    problems: list[str] = []
     done: list[dict[str, object]] = []
     for name in names or installed():
         ports = replace(context.ports, journal=SqliteJournal(":memory:"))
         try:
-            driven, failed = sentinel(name, ports, context.home.policy, lambda item: item.ref in known, patience_s=300)
+            driven, failed, gaps = sentinel(
+                name, ports, context.home.policy, lambda item: item.ref in known, patience_s=300
+            )
         except GpuopsError as error:
             problems.append(f"{name}: {error.message}")
             continue
         left += failed
+        now = context.clock.now()
+        problems += [
+            f"{name}: {g.region}/{g.kind}: {g.reason}"
+            for g in gaps
+            if not known_gap(name, g, context.home.known_gaps, now)
+        ]
         for state in driven:
             done.append({"run": state.run, "closed": state.closed})
             context.printer.line(
@@ -146,10 +161,10 @@ def _once(context: App, names: list[str]) -> None:
             left += [name_of(p) for p in after.may_bill]
     if context.printer.as_json:
         context.printer.document({"ended": done, "problems": problems})
+    for problem in problems:
+        context.printer.line(f"NOT PROVED: {problem}")
     if left:
         raise MayBill(
             "not everything past its limit is proved gone", may_bill=tuple(left), next_command="gpuops guard --once"
         )
-    for problem in problems:
-        context.printer.line(f"NOT PROVED: {problem}")
     raise typer.Exit(3 if problems else 0)

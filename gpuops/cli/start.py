@@ -110,8 +110,8 @@ def _open_run(app: App, spec: Spec) -> RunState | None:
 
 def _untold(app: App, spec: Spec) -> RunId | None:
     """The last run of this manifest, when it trained and closed and no command has told anybody how it ended."""
-    for run in reversed(app.journal.runs()):
-        state = app.state(run)
+    for state in reversed(app.states()):
+        run = state.run
         if state.spec.manifest_path == spec.manifest_path:
             trained = any(p.work.launching_at is not None for p in state.purchases.values())
             return run if state.closed and trained and not was_told(app, run) else None

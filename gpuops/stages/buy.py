@@ -42,7 +42,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
             return Wait(now + policy.reach_every_s, "waiting for the guard to show that it reaches the provider")
         return Do("buy", partial(_refuse, problem=problem), bounded(now, policy.call_s), detail="preflight")
     fresh = s.preflight_at is not None and now < s.preflight_at + policy.preflight_fresh_s and not s.preflight_problem
-    if not fresh or (s.preflight_at or 0.0) < s.last_intent_at:
+    if not fresh or s.preflight_seq < s.last_intent_seq:
         return Do("buy", partial(_preflight, policy=policy), bounded(now, policy.call_s), detail="preflight")
     intent = _intent(s, now, policy)
     effect = partial(_provision, purchase_id=intent.purchase or "")

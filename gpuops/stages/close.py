@@ -21,8 +21,8 @@ def close(s: RunState, now: Time, policy: Policy) -> Step | None:
         return Closed(s.cause)
     if s.wanted != "closed" or any(p.life not in FINAL for p in s.purchases.values()):
         return None
-    final_at = max((p.final_at or 0.0 for p in s.purchases.values()), default=0.0)
-    if not s.purchases or (s.reconciled_at is not None and s.reconciled_at >= max(final_at, s.wanted_at)):
+    # told by the order of records: a wish that was made by a wrong clock may lie ahead
+    if not s.purchases or s.reconciled_seq > max([s.wanted_seq, *(p.final_seq for p in s.purchases.values())]):
         unproven = [p.id for p in s.purchases.values() if p.life == "unproven"]
         said = "closed, purchase unproven" if unproven else "closed"
         decision = fact("closed", None, how=said, spent=to_json(s.spent(now)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.purchase import Purchase, Work
+from gpuops.purchase import HELD, Purchase, Work
 from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
@@ -16,6 +16,9 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Wish the run closed when a bound is reached; force the end at the limit."""
     if s.wanted != "closed":
         cause = why_down(s, now, policy)
+        asking = _unsure(s, now, policy) if cause else None
+        if asking is not None:
+            return asking
         if cause:
             wish = fact("wanted", None, what="closed", cause=cause)
             return Do(
@@ -42,6 +45,20 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
             decision = fact("forced", p.id, reason="limit reached", by="limit")
             return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
     return _next_bound(s, now, policy)
+
+
+def _unsure(s: RunState, now: Time, policy: Policy) -> Step | None:
+    """Training would be stopped by the clock, and the provider has not said yet that it is that late."""
+    p, bound = s.rental, min(s.teardown_at(policy), s.limit)
+    if p is None or p.life not in HELD or p.work.launching_at is None or now < bound or confirmed(p, bound):
+        return None
+    asked = s.failures("enforce_limit", p.id)
+    if asked is not None and asked.failures >= policy.confirm_soon:
+        return None
+    due = s.due("enforce_limit", policy, p.id)
+    if due > now:
+        return Wait(due, "the deadline seems near: asking the provider for the time")
+    return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
 
 
 def _ask_the_time(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
