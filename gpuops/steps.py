@@ -83,6 +83,11 @@ def bounded(now: Time, seconds: float, *limits: Time) -> Time:
     return min([now + seconds, *(limit for limit in limits if limit > now)])
 
 
+def again_until(ports: Ports, do: Do, seconds: float) -> Time:
+    """The bound of a further call in the same step: the first answer may have put this process's clock back by hours."""
+    return min(do.until, ports.clock.now() + seconds)
+
+
 def first_due(steps: Iterable[Step | None]) -> Step | None:
     """The first Do among the answers for several purchases, else the earliest Wait."""
     waits: list[Wait] = []

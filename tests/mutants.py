@@ -15,9 +15,23 @@ from gpuops.fold import fold
 from gpuops.journal import SqliteJournal
 from gpuops.names import content_digest
 from gpuops.purchase import Work
-from gpuops.stages import buy, close, copy, launch, limit, mirror, move_end, observe, prove_gone, resolve, terminate
+from gpuops.stages import (
+    buy,
+    close,
+    copy,
+    launch,
+    limit,
+    mirror,
+    move_end,
+    observe,
+    prove_gone,
+    resolve,
+    resume,
+    terminate,
+)
 from gpuops.state import RunState
 from gpuops.steps import Closed, Do, announce, fact
+from gpuops.testing import world
 from gpuops.testing.faults import Faults, Lives
 from gpuops.testing.provider import SimulatedProvider
 from gpuops.testing.simulate import Mutant
@@ -261,6 +275,44 @@ def extend_now(s: Any, now: Any, policy: Any) -> Any:
     return move_end.move_end(s, now, policy)
 
 
+def mark_stays(ports: Any, s: Any, do: Any, name: str, target: float) -> Any:
+    """The layer is recorded as moved, and the mark is not touched."""
+    if name == "mark":
+        return (fact("layer", do.purchase, name=name, grade="read back", at=target),)
+    return move_one(ports, s, do, name, target)
+
+
+move_one = move_end._move
+
+
+def armed_anyway(ports: Any, state: Any) -> Any:
+    """A guard that runs is taken for a layer, whatever its key is worth."""
+    if not guard.waits_for_guard(state):
+        return state
+    event = fact("armed", None, layer="guard on this computer", account=state.account)
+    ports.journal.append_facts(state.run, (event,), at=ports.clock.now(), wall=ports.clock.wall())
+    return engine.load(state.run, ports, state)
+
+
+def replaced_at_a_word(s: Any, now: Any, policy: Any) -> Any:
+    """The provider says that it ended, and another one is bought before that is proved."""
+    p = s.rental
+    lost = p is not None and p.life == "ended_elsewhere" and p.work.launching_at is not None and s.wanted == "training"
+    return p if lost and len(s.replaced) < s.spec.train.resume else None
+
+
+def by_this_clock(p: Any, at: Any) -> bool:
+    return True
+
+
+def no_parts(s: Any, p: Any, now: Any, policy: Any) -> Any:
+    return None if p.part_of else decide_end(s, p, now, policy)
+
+
+def from_the_beginning(s: Any) -> None:
+    return None
+
+
 def no_until(state: Any, now: Any, policy: Any, may: Any) -> Any:
     step = decide(state, now, policy, may)
     return dataclasses.replace(step, until=now + 86_400) if isinstance(step, Do) else step
@@ -329,6 +381,26 @@ def twins(seed: int) -> Faults:
     return Faults(seed=seed, twin=True, deadline_s=7200.0, cap=5.0, train_s=7000.0, hold_s=300.0)
 
 
+def keyless(seed: int) -> Faults:
+    """Nothing but the guard would end the rental, and the guard has no key."""
+    calm = Faults(seed=seed, style="detach", train_s=9000.0, cap=2.4, timer="none", sentinel=False, ignores_stop=True)
+    return dataclasses.replace(calm, guard_keyless=(0.0, 10_000.0 + seed))
+
+
+def lost(seed: int) -> Faults:
+    """The provider takes the rental away in the middle of training; another one may be bought."""
+    lies = ((700.0 + seed, 900.0 + seed, "terminal"),) if seed % 2 else ()
+    calm = Faults(seed=seed, resumes=1, deadline_s=7200.0, cap=8.0, train_s=3000.0, lies=lies)
+    return dataclasses.replace(calm, reclaim_s=1000.0 + seed, gap_part=0.5 * (seed % 2))
+
+
+def ahead(seed: int) -> Faults:
+    """The guard starts on a computer that is two hours ahead, while the provider does not answer."""
+    calm = Faults(seed=seed, style="detach", deadline_s=7200.0, train_s=9000.0, cap=9.0, unreachable=((900.0, 9000.0),))
+    away = Lives(kills=((20 + seed % 20, "after"),), restart_s=(600.0,) * 4, clock_skew_s=7200.0)
+    return dataclasses.replace(calm, guard=away, outages=((600.0, 2400.0),), mirror=False)
+
+
 MUTANTS: dict[str, Mutant] = {
     "late intent": Mutant(advancing(late_intent), ("intent first",)),
     "retried create": Mutant(swap(buy, "_provision", retried_create), ("one create",)),
@@ -358,6 +430,14 @@ MUTANTS: dict[str, Mutant] = {
     "clone ended": Mutant(swap(hits, "judge", clone_is_ours), ("others",), 20, cloned),
     "no survey": Mutant(swap(observe, "_survey", lambda s, p, now, policy: None), ("spend",), 20, twins),
     "extended before read-back": Mutant(rule(move_end.move_end, extend_now), ("extended",), 20, extended),
+    "mark not moved on extend": Mutant(swap(move_end, "_move", mark_stays), ("extended",), 20, extended),
+    "layer counted though its credential expired": Mutant(
+        together(swap(guard, "arm", armed_anyway), swap(world, "arm", armed_anyway)), ("spend", "liveness"), 20, keyless
+    ),
+    "replaced at a word": Mutant(swap(resume, "replaceable", replaced_at_a_word), ("replaced",), 40, lost),
+    "replaced from the beginning": Mutant(swap(resume, "newest_copy", from_the_beginning), ("replaced",), 20, lost),
+    "parts forgotten": Mutant(swap(terminate, "_decide", no_parts), ("liveness",)),
+    "limit by this computer's clock": Mutant(swap(limit, "confirmed", by_this_clock), ("forced",), 60, ahead),
     "effect past its until": Mutant(swap(engine, "decide", no_until), ("until",)),
     "secret leaked": Mutant(swap(launch, "_launch", leak), ("secret",)),
 }

@@ -11,7 +11,7 @@ from gpuops.ports import Ports
 from gpuops.provider import TellsCharges
 from gpuops.purchase import FINAL
 from gpuops.state import RunState
-from gpuops.steps import Closed, Do, Step, Wait, announce, attempted, bounded, fact
+from gpuops.steps import Closed, Do, Step, Wait, again_until, announce, attempted, bounded, fact
 from gpuops.values import Event, Money, Scope, Time
 
 
@@ -46,7 +46,7 @@ def _reconcile(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     billed: dict[str, object] = {}
     if isinstance(provider, TellsCharges):
         try:
-            billed = _billed(s, provider, ports.clock.now(), do.until)
+            billed = _billed(s, provider, ports.clock.now(), again_until(ports, do, policy.call_s))
         except Exception as error:  # what was billed is shown beside what accrued; it never holds up the close
             events.append(fact("notified", None, level="warning", message=f"charges could not be read: {error}"))
     return (*events, fact("reconciled", None, items=[to_json(i.ref) for i in inventory.items], gaps=[], billed=billed))

@@ -12,7 +12,7 @@ from gpuops.ports import Ports
 from gpuops.provider import Provider
 from gpuops.purchase import HELD, Purchase
 from gpuops.state import RunState
-from gpuops.steps import Do, Step, Wait, attempted, bounded, fact, first_due
+from gpuops.steps import Do, Step, Wait, again_until, attempted, bounded, fact, first_due
 from gpuops.timekeeping import look
 from gpuops.values import Event, Observation, Ref, Scope, Time
 
@@ -29,10 +29,10 @@ def _inspect(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step:
     due = max((p.observed_at or 0.0) + every, s.due("observe", policy, p.id))
     if due > now:
         return Wait(due, "looking at the rental")
-    return Do("observe", _look, bounded(now, policy.call_s, s.limit), p.id)
+    return Do("observe", partial(_look, policy=policy), bounded(now, policy.call_s, s.limit), p.id)
 
 
-def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
+def _look(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
     if p.ref is None:
         return ()
@@ -42,7 +42,7 @@ def _look(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
         ports.notify(s.run, "alarm", lost)
         return (observed, fact("alarm", p.id, message=lost))
     if seen.state in ("terminal", "refused") or (seen.state == "absent" and p.seen_at is not None):
-        if _listed(provider, p.ref, do.until):
+        if _listed(provider, p.ref, again_until(ports, do, policy.call_s)):
             # one word against another: what is listed as billing counts as running, and its work goes on being looked after
             message = f"the provider says {seen.raw_state or seen.state} of {p.ref} and lists it as billing: it counts as running"
             again = p.observation is not None and p.observation.state == seen.state

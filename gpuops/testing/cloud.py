@@ -258,12 +258,15 @@ class Cloud:
         return m.listed_from <= now < m.ended_at + SHOWN_AFTER_S and not m.refused and not _within(m.eclipse, now)
 
     def _item(self, m: Machine, now: float) -> Billable:
-        parsed = parse_name(m.name)
+        begin = self.faults.rename_s
+        name = "renamed-by-hand" if m.whose == "ours" and begin and now >= START + begin else m.name
+        parsed = parse_name(name)
         damaged = parsed is not None and parsed.state == "damaged"
         bills = ("compute",) if now < m.ended_at else ()
-        nonce = parsed.nonce if parsed else ""
+        # the tag is the higher carrier of the mark, the name the lower one
+        nonce = m.mark.nonce if m.mark is not None else parsed.nonce if parsed else ""
         mark = None if damaged else m.mark
-        return Billable(m.ref, m.name, mark, bills, m.created_at, m.rate, nonce=nonce, damaged=damaged)
+        return Billable(m.ref, name, mark, bills, m.created_at, m.rate, nonce=nonce, damaged=damaged)
 
     def charges(self, start: Time, end: Time) -> tuple[Charge, ...]:
         """The provider's own record of what it charges."""

@@ -88,6 +88,8 @@ class Faults:
     """none, fires, late, never."""
     reclaim_s: float = 0.0
     clone_s: float = 0.0
+    rename_s: float = 0.0
+    """Somebody gives our rental another name at the console; its tag stays."""
     others: bool = False
     # the host and the store
     vanish_s: float = 0.0
@@ -100,8 +102,10 @@ class Faults:
     broken_part: float = 0.0
     disk_full: tuple[Window, ...] = ()
     # this computer
-    guard_keyless: bool = False
-    """The guard was started where the key of this account is not known."""
+    asleep: Window = (0.0, 0.0)
+    """This computer sleeps: its operators and its guard, wherever they are."""
+    guard_keyless: Window = (0.0, 0.0)
+    """The guard has no key of this account: it was started without, or the key expired."""
     revoked: Window = (0.0, 0.0)
     """The key is refused for a while, for everybody."""
     journal_full: tuple[Window, ...] = ()
@@ -120,7 +124,9 @@ class Faults:
     def longest_pause(self) -> float:
         """The longest time for which the guard on this computer may be asleep or dead."""
         downtime = sum(self.guard.restart_s) + 60.0 * len(self.guard.kills)
-        return sum(s for _, s in self.guard.pauses) + downtime
+        # one that never had the key is no layer, and nothing may be bought
+        without_key = self.guard_keyless[1] - self.guard_keyless[0] if self.guard_keyless[0] > 0 else 0.0
+        return sum(s for _, s in self.guard.pauses) + downtime + (self.asleep[1] - self.asleep[0]) + without_key
 
     def injected(self) -> int:
         """How many kinds of faults this life has."""
@@ -130,9 +136,10 @@ class Faults:
 
 FAULTS: tuple[str, ...] = (
     "refusals", "create", "twin", "late_refusal", "seen_after_s", "listed_after_s", "gap_part", "lies", "eclipses",
-    "outages", "limited_part", "slow_part", "ignored_terminates", "terminate_s", "lost_terminates", "timer", "reclaim_s",
-    "clone_s", "others", "vanish_s", "reboot_s", "unreachable", "ignores_stop", "rotten", "corrupt_part", "broken_part",
-    "disk_full", "guard_keyless", "revoked", "journal_full", "second", "operator", "other", "guard", "on_file", "outcome",
+    "outages", "limited_part", "slow_part", "ignored_terminates", "terminate_s", "lost_terminates", "timer",
+    "reclaim_s", "clone_s", "rename_s", "others", "vanish_s", "reboot_s", "unreachable", "ignores_stop", "rotten",
+    "corrupt_part", "broken_part", "disk_full", "asleep", "guard_keyless", "revoked", "journal_full", "second",
+    "operator", "other", "guard", "on_file", "outcome",
 )  # fmt: skip
 """The fields that a shrunk life sets back to calm, where the violation stays."""
 
@@ -146,7 +153,11 @@ def draw(seed: int) -> Faults:
     changes["other"] = _lives(r, rough, restarts=False)
     guard = _lives(r, rough, restarts=True)
     changes["guard"] = dataclasses.replace(guard, restart_s=tuple(min(s, 300.0) for s in guard.restart_s) + (60.0,) * 3)
-    changes["guard_keyless"] = r.random() < 0.03
+    if r.random() < 0.1 * rough:
+        changes["guard_keyless"] = (r.choice((0.0, r.uniform(100, 6000))), changes["deadline_s"] + 7200)
+    if r.random() < 0.2 * rough:
+        begin = r.uniform(0, 6000)
+        changes["asleep"] = (begin, begin + r.choice((300.0, 3600.0, PAUSE_S)))
     if r.random() < 0.15 * rough:
         changes["revoked"] = _windows(r, 1, 9000, 1800)[0]
     if r.random() < 0.05 * (rough > 0):
@@ -206,6 +217,7 @@ def _cloud(r: random.Random, rough: float) -> dict[str, Any]:
         "slow_part": r.uniform(0, 0.2) if some() else 0.0,
         "others": some(),
         "clone_s": r.uniform(1000, 5000) if some(0.5) else 0.0,
+        "rename_s": r.uniform(10, 5000) if some(0.3) else 0.0,
     }
 
 
@@ -261,6 +273,7 @@ def _lives(r: random.Random, rough: float, *, restarts: bool) -> Lives:
         kills=kills,
         restart_s=tuple(r.choice((2.0, 60.0, 3000.0)) for _ in range(alive)),
         pauses=pauses,
-        clock_skew_s=r.uniform(-30, 30) * rough,
+        # a process that starts knows only this computer's clock, which may have been put wrong by hours
+        clock_skew_s=r.choice((1.0, 1.0, 240.0)) * r.uniform(-30, 30) * rough,
         wall_skew_s=r.choice((0.0, r.uniform(-7200, 7200))),
     )

@@ -263,7 +263,7 @@ class Watch:
             2 * SENTINEL_EVERY_S + 240 if f.sentinel else 1e9,
             f.longest_pause + 4 * self.policy.wake_s + 120,
         )
-        outage = sum(b - a for a, b in f.outages)
+        outage = sum(b - a for a, b in f.outages) + (f.revoked[1] - f.revoked[0])
         flaky = 900 * bool(f.gap_part) + 600 * bool(f.limited_part) + 600 * bool(f.slow_part)
         tail = f.terminate_s + 320.0 * (f.ignored_terminates + f.lost_terminates)
         after = 40 + layer + outage + f.listed_after_s + flaky + tail + 2 * self.policy.call_s

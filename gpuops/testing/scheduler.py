@@ -145,6 +145,7 @@ class Life:
         *,
         kill: tuple[int, str] | None = None,
         pauses: dict[int, float] | None = None,
+        asleep: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.scheduler = scheduler
         self.name = name
@@ -155,6 +156,7 @@ class Life:
         self.refused = 0
         self._kill = kill
         self._pauses = pauses or {}
+        self._asleep = asleep
         self.paused_s = 0.0
 
     @property
@@ -177,6 +179,9 @@ class Life:
         pause = self._pauses.pop(self.calls, 0.0)
         self.paused_s += pause
         self.scheduler.wait(self.now + seconds + pause, light=light and not pause)
+        begin, end = self._asleep
+        if begin <= self.now < end:
+            self.scheduler.wait(end)
         self.alive()
 
     def point(self, what: str, do: Callable[[], T]) -> T:

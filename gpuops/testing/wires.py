@@ -140,7 +140,8 @@ class SimulatedWire:
         begin, end = self._faults.revoked
         if begin <= self._life.now - START < end:
             return False
-        return not (self._faults.guard_keyless and self.name == "guard")
+        begin, end = self._faults.guard_keyless
+        return not (self.name == "guard" and begin <= self._life.now - START < end)
 
     def transfer(self, seconds: float, until: Time) -> float:
         """Let bytes flow until they have arrived or the time is up."""

@@ -79,7 +79,8 @@ class World:
 
     def __post_init__(self) -> None:
         f = self.faults
-        horizon = f.calm_from + 24 * 3600 + f.longest_pause + 12 * 3600
+        asleep = sum(s for _, s in f.operator.pauses)  # a plan may be made as late as that
+        horizon = f.calm_from + 24 * 3600 + f.longest_pause + asleep + 12 * 3600
         self.scheduler = Scheduler(START, horizon, _STEPS)
         self.random = random.Random(f"chances {f.seed}")
         self.cloud = Cloud(f, random=self.random)
@@ -127,9 +128,12 @@ class World:
 
     def _lives(self, name: str, lives: Lives, body: Callable[[Ports, Life], None], *, again: bool = False) -> None:
         """One life after the other: a kill ends one, the user or the system may start the next."""
+        f = self.faults
         for number in range(len(lives.kills) + 3):
             kill = lives.kills[number] if number < len(lives.kills) else None
-            life = Life(self.scheduler, name, kill=kill, pauses=dict(lives.pauses) if number == 0 else {})
+            pauses = dict(lives.pauses) if number == 0 else {}
+            asleep = (START + f.asleep[0], START + f.asleep[1]) if name != "sentinel" else (0.0, 0.0)
+            life = Life(self.scheduler, name, kill=kill, pauses=pauses, asleep=asleep)
             ports, close = self._ports(life, lives)
             try:
                 body(ports, life)
