@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import random
 
 import pytest
 from mutants import MUTANTS
 
+from gpuops.testing import crashes
 from gpuops.testing.faults import START, Faults, Lives, draw
 from gpuops.testing.invariants import NAMES, trace_text
 from gpuops.testing.scheduler import Finished, Killed, Life, Scheduler
-from gpuops.testing.simulate import FIXED_SEEDS, hunt_all, live, many, shrink
+from gpuops.testing.simulate import FIXED_SEEDS, FRESH_SEEDS, crash_lives, drawn, hunt_all, live, many, shrink
 from gpuops.testing.world import World
 
 JOBS = multiprocessing.cpu_count()
@@ -21,13 +23,40 @@ pytestmark = [pytest.mark.simulation, pytest.mark.alone]
 
 @pytest.mark.timeout(900)
 def test_every_life_holds_every_invariant() -> None:
-    result = many(range(FIXED_SEEDS), JOBS)
+    fresh = random.SystemRandom().randrange(10**6, 10**9)
+    print(f"fresh seeds from {fresh}")
+    result = many(drawn([*range(FIXED_SEEDS), *range(fresh, fresh + FRESH_SEEDS)]), JOBS)
     assert result.violations == []
-    assert result.lives == FIXED_SEEDS
+    assert result.lives == FIXED_SEEDS + FRESH_SEEDS
     # a world in which nothing goes wrong, or nothing is looked at, proves nothing
     assert result.kills > 100
     assert result.faults > FIXED_SEEDS
     assert {name for name, number in result.checks.items() if number} >= set(NAMES) - {"bug"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_kill_anywhere_in_a_scenario_leaves_nothing_behind() -> None:
+    """A sample; all points, and crashes of two lives in a row, are lived by `script/simulate --full`."""
+    lives = crash_lives(every=23)
+    result = many(lives, JOBS)
+    assert result.violations == []
+    assert result.kills >= 0.9 * len(lives) > 100
+
+
+def test_a_crash_is_told_and_understood_again() -> None:
+    for crash in [("operator", ((12, "before"),), True), ("guard", ((3, "after"), (7, "after")), True)]:
+        assert crashes.parse(crashes.text(crash)) == crash
+    assert crashes.parse("operator:4:after:alone") == ("operator", ((4, "after"),), False)
+    for wrong in ("nobody:1:before", "operator:1", "operator:x:before", "operator:1:during"):
+        with pytest.raises(ValueError):
+            crashes.parse(wrong)
+
+
+@pytest.mark.parametrize("name", [n for n, m in MUTANTS.items() if m.world is not draw])
+def test_the_world_made_for_a_mutant_is_harmless_without_it(name: str) -> None:
+    found = [v for number in range(2) for v in live(MUTANTS[name].world(number)).violations]
+    assert found == []
 
 
 @pytest.mark.slow

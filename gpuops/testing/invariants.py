@@ -69,6 +69,8 @@ class Watch:
     user_forced: bool = False
     overspent: float = 0.0
     """What was charged beyond the cap, as a part of the stated bound."""
+    beyond_cap: float = 0.0
+    """What was charged beyond the cap, in money; negative below it."""
     _open: dict[Life, str] = field(default_factory=dict)
 
     def check(self, name: str, holds: bool, said: str) -> None:
@@ -247,34 +249,46 @@ class Watch:
             cost = sum((m.cost(now) for m in self.cloud.ours()), Decimal(0))
             extra = self.overspend_bound()
             bound = self.state.spec.cap.amount + Decimal(str(extra))
-            self.overspent = float(cost - self.state.spec.cap.amount) / max(extra, 0.01)
+            self.beyond_cap = float(cost - self.state.spec.cap.amount)
+            self.overspent = self.beyond_cap / max(extra, 0.01)
             self.check("spend", cost <= bound, f"charged {cost:.2f}, cap {self.state.spec.cap}, bound {bound:.2f}")
 
     def overspend_bound(self) -> float:
-        """What may be charged beyond the cap, from stated parameters.
+        """What may be charged beyond the cap: the stated seconds at the rate, and one begun billing unit of each machine."""
+        f = self.faults
+        hourly = f.rate * f.billing_unit_s / 3600
+        return f.rate * sum(self.overspend_seconds().values()) / 3600 + hourly * len(self.cloud.ours())
+
+    def overspend_seconds(self) -> dict[str, float]:
+        """Seconds beyond the limit, by what may cause them, over all machines of this life.
 
         After the limit a rental lives until a layer sees it (the fastest that works), plus outages, late visibility, gaps,
         terminates that are ignored or lost, and the time that ending takes. A second machine from one create call is not in
         the cap: it lives until the survey or, with everybody asleep, until its limit.
         """
-        f = self.faults
+        f, machines = self.faults, len(self.cloud.ours())
         layer = min(
             {"fires": 5.0, "late": 405.0}.get(f.timer, 1e9),
             2 * SENTINEL_EVERY_S + 240 if f.sentinel else 1e9,
             f.longest_pause + 4 * self.policy.wake_s + 120,
         )
-        outage = sum(b - a for a, b in f.outages) + (f.revoked[1] - f.revoked[0])
-        flaky = 900 * bool(f.gap_part) + 600 * bool(f.limited_part) + 600 * bool(f.slow_part)
-        tail = f.terminate_s + 320.0 * (f.ignored_terminates + f.lost_terminates)
-        after = 40 + layer + outage + f.listed_after_s + flaky + tail + 2 * self.policy.call_s
-        hourly = f.rate * f.billing_unit_s / 3600
-        machines = self.cloud.ours()
-        seconds = after * len(machines)
+        each = {
+            "clock error": 40.0,
+            "until a layer looks": layer,
+            "outages": sum(b - a for a, b in f.outages) + (f.revoked[1] - f.revoked[0]),
+            "late visibility": f.listed_after_s,
+            "gaps, limits, slow answers": 900.0 * bool(f.gap_part)
+            + 600.0 * bool(f.limited_part)
+            + 600.0 * bool(f.slow_part),
+            "tail of ending": f.terminate_s + 320.0 * (f.ignored_terminates + f.lost_terminates),
+            "calls": 2 * self.policy.call_s,
+        }
+        seconds = {name: value * machines for name, value in each.items()}
         if f.twin:
             found = self.policy.survey_every_s + 300 + f.longest_pause + sum(s for _, s in f.operator.pauses)
             alive = min(found, f.deadline_s + f.hold_s)
-            seconds += (alive + after) * len(machines) / 2
-        return f.rate * seconds / 3600 + hourly * len(machines)
+            seconds["a second machine"] = (alive + sum(each.values())) * machines / 2
+        return seconds
 
 
 def _short(kind: str, text: str) -> str:

@@ -74,6 +74,8 @@ class World:
     faults: Faults
     policy: Policy = SIMULATED_POLICY
     kills: int = 0
+    points: dict[str, int] = field(default_factory=dict)
+    """Where a kill could strike, by actor: appends and outside effects of its longest life."""
     refused_to_dead: int = 0
     _holders: dict[RunId, Life] = field(default_factory=dict)
 
@@ -151,6 +153,7 @@ class World:
                     return
             finally:
                 self.refused_to_dead += life.refused
+                self.points[name] = max(life.points, self.points.get(name, 0))
                 close()
             self.scheduler.wait(self.scheduler.now + wait)
 
