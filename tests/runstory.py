@@ -107,8 +107,8 @@ class Story:
     def ready_to_buy(self) -> Story:
         return self.wanted("ready").approved().tell("preflight", None, problem="")
 
-    def intended(self, number: int = 1) -> Story:
-        mark = Mark("run-1", f"nonce{number}", "ada", self.state.limit)
+    def intended(self, number: int = 1, nonce: str = "") -> Story:
+        mark = Mark("run-1", nonce or f"nonce{number}", "ada", self.state.limit)
         return self.tell(
             "intended", f"p{number}", decision=True, mark=to_json(mark), offer=to_json(OFFER), member=0,
             send_before=self.now + 30, deadline=self.state.deadline, limit=self.state.limit,
@@ -129,8 +129,8 @@ class Story:
         checks = [to_json(Check("device", "a", "a" if ok else "b", ok))]
         return self.tell("checked", checks=checks, facts={}, boot_id="boot-1")
 
-    def bought(self) -> Story:
-        return self.ready_to_buy().intended().created().observed()
+    def bought(self, nonce: str = "") -> Story:
+        return self.ready_to_buy().intended(nonce=nonce).created().observed()
 
     def launched(self) -> Story:
         self.bought().checked().wanted("training").tell("listed", preview=to_json(LIST)).approved("list-digest")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -210,3 +212,79 @@ def test_a_file_that_is_no_journal_is_an_error_and_stays_as_it_is(path: Path) ->
     with pytest.raises(JournalError):
         SqliteJournal(path)
     assert path.read_bytes() == b"not a database" * 1000
+
+
+FLOCKED = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_that_another_process_holds_makes_an_error_within_the_time_of_a_busy_database(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was stopped while it made the journal is no reason to hang; the guard would hang with it."""
+    SqliteJournal(path).close()
+    monkeypatch.setattr("gpuops.journal._BUSY_TIMEOUT_S", 0.2)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", FLOCKED, str(path.with_suffix(".lock"))], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        with pytest.raises(JournalError, match="another process holds the journal's lock"):
+            SqliteJournal(path)
+    finally:
+        holder.communicate(timeout=60)
+    assert append(SqliteJournal(path), wish(), 0) == 1
+
+
+def test_a_lock_that_is_let_go_in_time_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+
+    def let_go(seconds: float) -> None:
+        tries.append(seconds)
+        if len(tries) == 3:
+            holder.close()
+
+    path.parent.mkdir(parents=True)
+    holder = path.with_suffix(".lock").open("w")
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    monkeypatch.setattr("gpuops.journal.time.sleep", let_go)
+    SqliteJournal(path)
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize("wrong", ["a file in place of the home", "a directory in place of the lock", "no such device"])
+def test_what_the_system_refuses_is_an_error_of_the_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    if wrong == "a file in place of the home":
+        path.parent.write_text("")
+    elif wrong == "a directory in place of the lock":
+        path.with_suffix(".lock").mkdir(parents=True)
+    else:
+
+        def refused(*_: object) -> None:
+            raise OSError(errno.ENOLCK, "no locks available")
+
+        monkeypatch.setattr("gpuops.journal.fcntl.flock", refused)
+    with pytest.raises(JournalError, match="the journal cannot be used: "):
+        SqliteJournal(path)
+
+
+def test_a_newer_schema_stays_as_it_is(path: Path) -> None:
+    """Refused before anything is written: the newer gpuops goes on with it."""
+    journal = SqliteJournal(path)
+    append(journal, wish(), 0)
+    journal.close()
+    database = sqlite3.connect(path)
+    database.execute(f"pragma user_version = {len(MIGRATIONS) + 7}")
+    with pytest.raises(JournalError, match=f"schema {len(MIGRATIONS) + 7}, this gpuops knows {len(MIGRATIONS)}"):
+        SqliteJournal(path)
+    assert database.execute("pragma user_version").fetchone()[0] == len(MIGRATIONS) + 7
+    assert database.execute("select count(*) from record").fetchone()[0] == 1
+    database.close()
