@@ -79,6 +79,10 @@ class Redactor:
         return True
 
 
+PROCESS = Redactor()
+"""Knows every secret that this process has read."""
+
+
 def _forms(value: str) -> tuple[str, ...]:
     encoded = base64.b64encode(value.encode()).decode().rstrip("=")
     return value, quote(value, safe=""), json.dumps(value)[1:-1], encoded, encoded.translate(str.maketrans("+/", "-_"))

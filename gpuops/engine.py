@@ -158,7 +158,20 @@ def _act(ports: Ports, state: RunState, step: Do) -> tuple[Event, ...]:
         # a bug in one effect must not stop the rules that end the bill
         ports.bug(f"{state.run} {step.name}", error)
         return (attempted(step.name, ports.clean(f"bug: {type(error).__name__}: {error}"), step.purchase),)
-    return events or (attempted(step.name, "nothing learned", step.purchase),)
+    return _cleaned(ports, events) or (attempted(step.name, "nothing learned", step.purchase),)
+
+
+def _cleaned(ports: Ports, events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """What somebody else said, without secrets."""
+    said = ("error", "why", "reason", "problem", "message", "by")
+    return tuple(
+        Event(
+            e.kind,
+            {k: ports.clean(v) if k in said and isinstance(v, str) else v for k, v in e.data.items()},
+            e.purchase,
+        )
+        for e in events
+    )
 
 
 def _end_without_journal(ports: Ports, state: RunState, policy: Policy, error: JournalError) -> None:

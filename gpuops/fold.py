@@ -59,7 +59,9 @@ def _apply(state: RunState, record: Record) -> RunState:
     handler = _HANDLERS.get(kind)
     if handler is not None:
         state = handler(state, record)
-    first = state.first_at if kind in state.first_at else {**state.first_at, kind: record.at}
+    p = state.purchases.get(record.event.purchase or "")
+    skip = kind in state.first_at or (p is not None and p.twin_of)
+    first = state.first_at if skip else {**state.first_at, kind: record.at}
     state = changed(state, version=record.seq, last_at=max(state.last_at, record.at), first_at=first)
     state = _cleared(state, record)
     if record.decision:

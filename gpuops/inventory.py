@@ -87,13 +87,15 @@ def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> 
         return Line(item, "damaged mark", "", "", "the check characters of the mark do not fit: nothing is done")
     for s, p in known:
         if p.nonce == item.nonce and p in s.intents and item.nonce:
-            if judge(s, p, item, policy) == "clone":
-                return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
             if not item.bills:
                 return Line(item, "pending", s.run, p.id, "ended; still shown, free")
+            if judge(s, p, item, policy) == "clone":
+                return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
             return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")
     if item.mark is None:
         return Line(item, "foreign", "", "", "no mark of gpuops")
+    if not item.bills:
+        return Line(item, "another operator's", item.mark.run, "", f"owner {item.mark.owner}, ended; still shown, free")
     if now <= item.mark.limit_at:
         return Line(item, "another operator's", item.mark.run, "", f"owner {item.mark.owner}, before its limit")
     return Line(item, "orphaned", item.mark.run, "", f"owner {item.mark.owner}, past the limit in its mark")
@@ -102,7 +104,7 @@ def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> 
 def _known(item: Billable, s: RunState, p: Purchase, now: Time) -> Line:
     if p.life == "retained":
         until = p.retained_until or 0.0
-        kind: Class = "retained" if now < until else "expired"
+        kind: Class = "retained" if now < until or not item.bills else "expired"
         return Line(item, kind, s.run, p.id, f"kept on purpose: {p.retained_why}")
     if p.life in MAY_BILL and not s.closed:
         return Line(

@@ -104,7 +104,6 @@ def test_whole_billing_units_bound_an_extension(tmp_path: Path, monkeypatch: pyt
     assert isinstance(done.exception, GateRefused)
 
 
-@pytest.mark.xfail(reason="the rest of a begun billing unit counts as not paid", strict=True)
 @pytest.mark.parametrize("by", ["-10m", "50m"])
 def test_the_begun_billing_unit_is_paid_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str) -> None:
     """Two hours are capped, hours are billed, half of the first has passed: the second one's end is what the cap pays.

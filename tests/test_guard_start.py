@@ -126,7 +126,6 @@ def test_the_guard_gets_this_home_by_its_absolute_path_and_outlives_the_terminal
     assert log is options["stderr"] and Path(log.name) == tmp_path / "some" / "home" / "guard.log"
 
 
-@pytest.mark.xfail(reason="it says that nothing was bought, whatever the run has", strict=True)
 def test_going_on_with_a_rental_that_nothing_guards_says_that_it_bills(
     tmp_path: Path, starter: Starter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

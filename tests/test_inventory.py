@@ -131,7 +131,6 @@ def test_what_is_still_shown_and_free_is_not_unwanted(story: Story) -> None:
     assert (found.cls, found.why) == ("pending", "ended; still shown, free")
 
 
-@pytest.mark.xfail(reason="a free item is called unwanted unless a closed run of ours knows it")
 @pytest.mark.parametrize("which", ["unknown run", "clone", "retention over"])
 def test_nothing_that_is_free_is_unwanted(which: str) -> None:
     """Whatever it was: what bills nothing is no reason for exit code 5."""

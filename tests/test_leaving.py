@@ -165,7 +165,6 @@ def test_a_home_whose_configuration_is_wrong_is_no_reason_either(home: Path) -> 
     assert "cannot be read now" in said and "config.toml" in said
 
 
-@pytest.mark.xfail(reason="a run whose records make no sense is left out of what may bill", strict=True)
 def test_a_run_whose_records_make_no_sense_may_bill(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`status` says so of it; an exit code that says that nothing bills would be a claim."""
     desk = Desk(home, START + 100, Story().bought())
@@ -193,7 +192,6 @@ def test_a_second_interruption_names_what_bills_and_the_command(home: Path) -> N
     assert "may still bill" not in farewell(desk.app(), Story().state)
 
 
-@pytest.mark.xfail(reason="the text of a second Ctrl-C goes to the terminal as it is", strict=True)
 def test_a_second_interruption_prints_no_control_characters(home: Path) -> None:
     desk = Desk(home, START + 100)
     state = Story().launched().state

@@ -101,7 +101,6 @@ def test_an_expired_one_is_released_under_its_old_run(tmp_path: Path, monkeypatc
     assert "released" in desk.kinds() and desk.state().closed
 
 
-@pytest.mark.xfail(reason="a mark's run name is taken for one of the journal's, whatever its nonce", strict=True)
 @pytest.mark.parametrize("where", ["a run that is open", "the run of another orphan"])
 def test_an_orphan_whose_mark_names_a_known_run_but_none_of_its_purchases_spoils_no_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -119,7 +118,6 @@ def test_an_orphan_whose_mark_names_a_known_run_but_none_of_its_purchases_spoils
         desk.state(run)
 
 
-@pytest.mark.xfail(reason="only adopt looks whether the run in a mark is a possible one", strict=True)
 @pytest.mark.parametrize("name", ["../x", "../../x", "a/b"])
 def test_a_mark_that_names_no_possible_run_makes_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -114,14 +114,12 @@ RECORDED_ALIKE: dict[str, tuple[Callable[[], Story], str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.xfail(reason="effects that record an error themselves record it as it was said", strict=True)
 @pytest.mark.parametrize("which", RECORDED_ALIKE)
 def test_an_error_that_an_effect_records_itself_holds_no_secret(tmp_path: Path, which: str) -> None:
     make, rule, broken_calls = RECORDED_ALIKE[which]
     assert SECRET not in recorded(broken(tmp_path, make(), **broken_calls), rule)
 
 
-@pytest.mark.xfail(reason="the provider's reason for a refusal is recorded as it was said", strict=True)
 def test_a_refusal_holds_no_secret(tmp_path: Path) -> None:
     desk = broken(tmp_path, Story().ready_to_buy())
 

@@ -64,9 +64,9 @@ class App:
     @cached_property
     def redactor(self) -> Redactor:
         """Keeps secrets out of what is printed and written."""
-        from gpuops.credentials import Redactor
+        from gpuops.credentials import PROCESS
 
-        return Redactor()
+        return PROCESS
 
     @cached_property
     def credentials(self) -> Credentials:

@@ -44,11 +44,12 @@ def extend(
     now, limit = context.clock.now(), deadline + state.spec.hold_s
     spent, rate = state.spent(now), rental.rate or rental.offer.rate
     # what other purchases may still cost stays reserved
-    free = state.available(now) + rental.reserved(now, rental.mark.limit_at) + rental.spent(now).times(-1)
-    last = affordable_until(now, free, rate, rental.offer.billing_unit_s)
+    free = state.available(now) + rental.reserved(now, rental.mark.limit_at)
+    begun = rental.created_at if rental.created_at is not None else rental.intended_at
+    last = affordable_until(begun, free, rate, rental.offer.billing_unit_s)
     if deadline <= now:
         raise UsageError("that deadline has passed", next_command=f"gpuops down {state.run}")
-    if limit > last:
+    if limit > max(last, state.limit):
         raise GateRefused(
             f"the cap {money_text(state.spec.cap)}, of which {money_text(spent)} is spent, pays until {clock_text(last)} at "
             f"{money_text(rate)} per hour; with the hold the deadline can be {clock_text(last - state.spec.hold_s)} at most"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpuops.cli.context import App, make_app
-from gpuops.errors import GateRefused, GpuopsError, MayBill
+from gpuops.cli.output import plain
+from gpuops.errors import GateRefused, GpuopsError, JournalError, MayBill
 from gpuops.locks import held
 from gpuops.report import name_of, rfc3339
 from gpuops.state import RunState
@@ -72,7 +73,7 @@ def farewell(app: App, state: RunState) -> str:
         return f"  next: gpuops status {state.run}\n"
     error = still_bills(app, state)
     lines = [f"  {layers_text(app, state)}", *(f"  may still bill: {what}" for what in error.may_bill)]
-    return "\n".join([*lines, f"  next: {error.next_command}", ""])
+    return plain("\n".join([*lines, f"  next: {error.next_command}", ""]))
 
 
 def whatever_bills() -> tuple[str, ...]:
@@ -81,6 +82,14 @@ def whatever_bills() -> tuple[str, ...]:
         app = make_app()
         if not app.home.journal.exists():
             return ()
-        return tuple(name_of(p) for s in app.states(open_only=True) for p in s.may_bill)
+        found: list[str] = []
+        for run in app.journal.runs(open_only=True):
+            try:
+                found += [name_of(p) for p in app.state(run).may_bill]
+            except JournalError:
+                raise
+            except (GpuopsError, LookupError, TypeError, ValueError) as error:
+                found.append(f"run {run}: its records make no sense ({error})")
+        return tuple(found)
     except Exception as error:
         return (f"whatever the journal names; it cannot be read now ({error})",)

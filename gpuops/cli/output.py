@@ -41,12 +41,12 @@ class Printer:
             self.lines((text,))
             return
         width = _columns()
-        _write(self._stream, "\r\x1b[K" + text[: width - 1])
+        _write(self._stream, "\r\x1b[K" + plain(text)[: width - 1])
         self._open_line = True
 
     def document(self, document: Any) -> None:
         """Print the JSON document."""
-        _write(sys.stdout, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        _write(sys.stdout, _json(document))
 
     @property
     def _stream(self) -> TextIO:
@@ -79,7 +79,7 @@ def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
         body = {
             "code": code, "message": error.message, "may_bill": list(error.may_bill), "next": error.next_command or None
         }  # fmt: skip
-        _write(sys.stdout, json.dumps({"error": body}, indent=2, ensure_ascii=False) + "\n")
+        _write(sys.stdout, _json({"error": body}))
     text = f"gpuops: {error.message}\n"
     text += "".join(f"  may still bill: {what}\n" for what in error.may_bill)
     text += f"  next: {error.next_command}\n" if error.next_command else ""
@@ -94,7 +94,7 @@ def write_bug(
     import time
     import traceback
 
-    from gpuops.credentials import Redactor
+    from gpuops.credentials import PROCESS
 
     text = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {what}\n" + "".join(
         traceback.format_exception(type(error), error, error.__traceback__)
@@ -103,11 +103,16 @@ def write_bug(
         folder = folder or Path(os.environ.get("GPUOPS_HOME") or tempfile.gettempdir())
         folder.mkdir(parents=True, exist_ok=True)
         handle, path = tempfile.mkstemp(prefix="gpuops-bug-", suffix=".txt", dir=folder)
-        with os.fdopen(handle, "w") as file:
-            file.write((clean or Redactor())(text))
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write((clean or PROCESS)(text))
     except OSError as failed:
         return f"(could not be written: {failed})"
     return path
+
+
+def _json(document: Any) -> str:
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return "".join(f"\\u{ord(c):04x}" if "\x7f" <= c <= "\x9f" else c for c in text)
 
 
 def _columns() -> int:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gpuops.cli.adopt import RUN_ID
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, Yes, command_app
@@ -14,6 +15,7 @@ from gpuops.codec import to_json
 from gpuops.errors import GpuopsError, UsageError
 from gpuops.guard import take_on
 from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, known_gap, unlisted
+from gpuops.marks import new_nonce
 from gpuops.registry import names as installed
 from gpuops.render import reconcile_lines
 from gpuops.report import name_of, rfc3339
@@ -127,10 +129,12 @@ def _end(context: App, lines: list[Line], *, yes: bool) -> int:
 def _claim(context: App, line: Line) -> RunId:
     """Bring an orphan under a run that wants it closed."""
     now = context.clock.now()
-    known = next((s for s in context.states() if s.run == line.run), None)
+    known = next((s for s in context.states() if line.purchase and s.run == line.run), None)
     if known is None:
         spec = blind_spec(line.item, "")
         run, events = adopt(line.item, spec, now, context.ports.random_bytes(8), launched=False)
+        if not RUN_ID.fullmatch(run) or context.journal.records(run):
+            run = f"adopted-{new_nonce(context.ports.random_bytes(8))}"
         take_on(run, events, context.ports)
     else:
         run = known.run

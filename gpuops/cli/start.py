@@ -89,6 +89,11 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         if later_wish(state.wanted, "ready" if what == "ready" else "training"):
             decide(app, run, lambda s: fact("wanted", None, what=what))
     if app.home.guard and not ensure_guard(app):
+        left = app.state(run)
+        if left.may_bill:
+            bills = still_bills(app, left)
+            bills.message = f"The guard could not be started. {bills.message}"
+            raise bills
         raise GateRefused("the guard could not be started. Nothing was bought.", next_command="gpuops guard")
     app.warm_up()
     return run
