@@ -60,7 +60,7 @@ def _apply(state: RunState, record: Record) -> RunState:
     if handler is not None:
         state = handler(state, record)
     p = state.purchases.get(record.event.purchase or "")
-    skip = kind in state.first_at or (p is not None and p.twin_of)
+    skip = kind in state.first_at or (p is not None and p not in state.intents)
     first = state.first_at if skip else {**state.first_at, kind: record.at}
     state = changed(state, version=record.seq, last_at=max(state.last_at, record.at), first_at=first)
     state = _cleared(state, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Any
 
@@ -13,6 +14,8 @@ RANGES_FILE = ".gpuops-ranges"
 MANIFEST_FILE = "MANIFEST.json"
 RECORD_FILE = "GPUOPS.json"
 TELEMETRY = "telemetry"
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+"""What may be a run's id: it names a folder here, and comes back from marks that anybody may have written."""
 MAX_COMPONENT_BYTES = 255
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 

@@ -30,7 +30,6 @@ KEYGEN_S = 30.0
 STOP_SLICE_S = 20.0
 LEFTOVER_GRACE_S = 5.0
 RESUMED = ".gpuops-resumed"
-_RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*")
 
 
@@ -245,7 +244,7 @@ class SshHost:
             return ""
 
     def _directory(self, run: RunId) -> Path:
-        if not _RUN.fullmatch(run):
+        if not names.RUN_ID.fullmatch(run):
             raise HostError(f"not a run id: {names.escape(run)!r}")
         return self.runs_dir / run / "ssh"
 

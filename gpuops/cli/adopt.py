@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from gpuops.errors import GpuopsError, HostError, HostKeyMismatch, UsageError
 from gpuops.guard import take_on
 from gpuops.inventory import Found, blind_spec
 from gpuops.inventory import adopt as rebuild
+from gpuops.names import RUN_ID
 from gpuops.provider import TellsHostKey
 from gpuops.registry import names as installed
 from gpuops.render import safe
@@ -28,7 +28,6 @@ from gpuops.values import Billable, Endpoint, RunId, Scope, Spec, Time
 
 app = command_app()
 
-RUN_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """What a mark says comes from the account and becomes a folder name here."""
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from gpuops.state import RunState
 
 
+SENSELESS = (GpuopsError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+"""What the fold of damaged records may raise."""
+
+
 class LazyKeyring:
     """The keyring library, imported at the first use: most commands find what they need in the environment."""
 
@@ -149,7 +153,7 @@ class App:
                 found.append(self.state(run))
             except JournalError:
                 raise
-            except (GpuopsError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            except SENSELESS as error:
                 self.printer.line(
                     f"ALARM: the records of run {run} make no sense ({error}); it may bill.  next: gpuops reconcile"
                 )

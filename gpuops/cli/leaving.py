@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuops.cli.context import App, make_app
+from gpuops.cli.context import SENSELESS, App, make_app
 from gpuops.cli.output import plain
 from gpuops.errors import GateRefused, GpuopsError, JournalError, MayBill
 from gpuops.locks import held
@@ -88,7 +88,7 @@ def whatever_bills() -> tuple[str, ...]:
                 found += [name_of(p) for p in app.state(run).may_bill]
             except JournalError:
                 raise
-            except (GpuopsError, LookupError, TypeError, ValueError) as error:
+            except SENSELESS as error:
                 found.append(f"run {run}: its records make no sense ({error})")
         return tuple(found)
     except Exception as error:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gpuops.cli.adopt import RUN_ID
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, Yes, command_app
@@ -16,6 +15,7 @@ from gpuops.errors import GpuopsError, UsageError
 from gpuops.guard import take_on
 from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, known_gap, unlisted
 from gpuops.marks import new_nonce
+from gpuops.names import RUN_ID
 from gpuops.registry import names as installed
 from gpuops.render import reconcile_lines
 from gpuops.report import name_of, rfc3339

@@ -24,9 +24,14 @@ def points(faults: Faults) -> dict[str, int]:
 
 
 def crashes(faults: Faults, *, every: int = 1, twice: bool = False) -> Iterator[Crash]:
-    """Crashes at each `every`-th point, right before and right after it; `twice`: the next life dies, too."""
+    """Crashes at each `every`-th point, right before and right after it; `twice`: the next life dies, too.
+
+    Once each, this computer's driver also falls asleep there for 26 hours.
+    """
     for who, number in points(faults).items():
         for n in range(1, number + 1, every):
+            if not twice:
+                yield who, ((n, "asleep"),), True
             for kind in ("before", "after"):
                 second = ((SECOND_POINT, kind),) if twice else ()
                 yield who, ((n, kind), *second), True
@@ -52,6 +57,11 @@ def parse(argument: str) -> Crash:
     who, *rest = argument.split(":")
     again = rest[-1:] != ["alone"]
     rest = rest if again else rest[:-1]
-    if who not in ("operator", "guard") or len(rest) % 2 or not rest or not set(rest[1::2]) <= {"before", "after"}:
+    if (
+        who not in ("operator", "guard")
+        or len(rest) % 2
+        or not rest
+        or not set(rest[1::2]) <= {"before", "after", "asleep"}
+    ):
         raise ValueError(f"{argument!r}: write who:point:before or who:point:after, as in operator:12:before")
     return who, tuple(zip(map(int, rest[::2]), rest[1::2], strict=True)), again

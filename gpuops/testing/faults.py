@@ -26,13 +26,18 @@ class Lives:
     """The fate of one operator: when each of its lives is killed, and when it sleeps."""
 
     kills: tuple[tuple[int, str], ...] = ()
-    """(n, before or after): each life ends at its n-th append or outside effect."""
+    """(n, before or after): each life ends at its n-th append or outside effect; (n, asleep): it sleeps 26 h after it."""
     restart_s: tuple[float, ...] = ()
     """After each kill the user starts it again after this long; shorter than `kills`: not any more."""
     pauses: tuple[tuple[int, float], ...] = ()
     """(n, seconds): asleep at the n-th port call of a life."""
     clock_skew_s: float = 0.0
     wall_skew_s: float = 0.0
+
+    @property
+    def asleep_s(self) -> float:
+        """How long it sleeps in all."""
+        return sum(s for _, s in self.pauses) + PAUSE_S * sum(kind == "asleep" for _, kind in self.kills)
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,7 @@ class Faults:
         downtime = sum(self.guard.restart_s) + 60.0 * len(self.guard.kills)
         # one that never had the key is no layer, and nothing may be bought
         without_key = self.guard_keyless[1] - self.guard_keyless[0] if self.guard_keyless[0] > 0 else 0.0
-        return sum(s for _, s in self.guard.pauses) + downtime + (self.asleep[1] - self.asleep[0]) + without_key
+        return self.guard.asleep_s + downtime + (self.asleep[1] - self.asleep[0]) + without_key
 
     def injected(self) -> int:
         """How many kinds of faults this life has."""

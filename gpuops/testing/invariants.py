@@ -285,7 +285,7 @@ class Watch:
         }
         seconds = {name: value * machines for name, value in each.items()}
         if f.twin:
-            found = self.policy.survey_every_s + 300 + f.longest_pause + sum(s for _, s in f.operator.pauses)
+            found = self.policy.survey_every_s + 300 + f.longest_pause + f.operator.asleep_s
             alive = min(found, f.deadline_s + f.hold_s)
             seconds["a second machine"] = (alive + sum(each.values())) * machines / 2
         return seconds

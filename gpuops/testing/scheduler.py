@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from gpuops.testing.faults import PAUSE_S
+
 T = TypeVar("T")
 
 
@@ -185,7 +187,7 @@ class Life:
         self.alive()
 
     def point(self, what: str, do: Callable[[], T]) -> T:
-        """Do something that outlives this process; a kill strikes right before or right after it."""
+        """Do something that outlives this process; a kill strikes right before or after it, or it falls asleep there."""
         self.alive()
         self.points += 1
         if self._kill == (self.points, "before"):
@@ -195,6 +197,8 @@ class Life:
         finally:
             if self._kill == (self.points, "after") and not self.dead:
                 self.kill(f"after {what}")
+            if self._kill == (self.points, "asleep"):
+                self.scheduler.wait(self.now + PAUSE_S)
 
     def kill(self, where: str) -> None:
         """End this life here."""

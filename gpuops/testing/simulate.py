@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpuops.testing import crashes
 from gpuops.testing.faults import FAULTS, START, Faults, draw
 from gpuops.testing.invariants import NAMES, Watch, story, trace_text
 from gpuops.testing.scenarios import SCENARIOS
+from gpuops.testing.simulation_page import page
 from gpuops.testing.world import World
 
 FIXED_SEEDS = 2_000
@@ -187,10 +189,15 @@ def main(mutants: Mapping[str, Mutant], argv: list[str] | None = None) -> int:
     began = time.monotonic()
     lives, crash_number = _chosen(options)
     total = many(lives, options.jobs)
-    _print(total, crash_number, time.monotonic() - began)
+    took = time.monotonic() - began
+    _print(total, crash_number, took)
     _print_worst(total)
-    alive = _hunt_all(mutants, options.jobs) if options.mutants or options.full else 0
-    return int(bool(total.violations) or alive > 0)
+    caught: dict[str, Catch | None] = {}
+    if options.mutants or options.full:
+        caught = _hunt_all(mutants, options.jobs)
+    if options.record:
+        options.record.write_text(page(total, crash_number, took, mutants, caught))
+    return int(bool(total.violations) or None in caught.values())
 
 
 def _options(argv: list[str] | None, mutants: list[str]) -> argparse.Namespace:
@@ -207,6 +214,9 @@ def _options(argv: list[str] | None, mutants: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--mutants", action="store_true", help="take out every safeguard in turn and see it caught")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes (default: all cores)")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write the result down as a page of the documentation"
+    )
     again = parser.add_argument_group("one life again, with its trace")
     again.add_argument("--seed", type=int, help="the life of this seed")
     again.add_argument("--scenario", choices=sorted(SCENARIOS), help="the life of this scenario")
@@ -275,11 +285,11 @@ def _print_worst(total: Result) -> None:
         print(f"    {line[:150]}")
 
 
-def _hunt_all(mutants: Mapping[str, Mutant], jobs: int) -> int:
-    alive = 0
+def _hunt_all(mutants: Mapping[str, Mutant], jobs: int) -> dict[str, Catch | None]:
+    caught: dict[str, Catch | None] = {}
     for name, catch in hunt_all(mutants, jobs):
-        alive += catch is None
+        caught[name] = catch
         print(f"mutant {name:<44} " + (f"caught by '{catch[1]}' in life {catch[0]}" if catch else "LIVES"))
         sys.stdout.flush()
-    print(f"mutants caught      {len(mutants) - alive} of {len(mutants)}")
-    return alive
+    print(f"mutants caught      {len(mutants) - list(caught.values()).count(None)} of {len(mutants)}")
+    return caught

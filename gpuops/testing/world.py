@@ -81,8 +81,8 @@ class World:
 
     def __post_init__(self) -> None:
         f = self.faults
-        asleep = sum(s for _, s in f.operator.pauses)  # a plan may be made as late as that
-        horizon = f.calm_from + 24 * 3600 + f.longest_pause + asleep + 12 * 3600
+        # a plan may be made as late as its user's computer wakes
+        horizon = f.calm_from + 24 * 3600 + f.longest_pause + f.operator.asleep_s + 12 * 3600
         self.scheduler = Scheduler(START, horizon, _STEPS)
         self.random = random.Random(f"chances {f.seed}")
         self.cloud = Cloud(f, random=self.random)
