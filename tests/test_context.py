@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,14 @@ def test_a_manifest_can_be_run_beside_a_run_that_makes_no_sense(tmp_path: Path) 
     write(app.journal, Story(spec=to_json(replace(SPEC, manifest_path="/manifests/mine.yaml"))), "good-1")
     app.journal.append_facts("broken-1", BROKEN["no spec"], at=START + 100, wall=START + 100)
     assert start._untold(app, replace(SPEC, manifest_path="/manifests/mine.yaml")) is None
+
+
+def test_a_process_that_ends_waits_for_what_it_was_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon thread inside a compiled module's import aborts the process: exit code 5 became a signal."""
+    imported = threading.Event()
+    monkeypatch.setattr("importlib.import_module", lambda name: imported.wait(10))
+    before = set(threading.enumerate())
+    App(Home(tmp_path), Printer(as_json=False)).warm_up()
+    begun = set(threading.enumerate()) - before
+    imported.set()
+    assert [t.daemon for t in begun] == [False]

@@ -130,11 +130,14 @@ class App:
         )
 
     def warm_up(self) -> None:
-        """Import what the first login needs, beside the wait for the machine: it takes longer than the login itself."""
+        """Import what the first login needs, beside the wait for the machine: it takes longer than the login itself.
+
+        No daemon thread: one that is torn out of a compiled module when the process ends takes the exit code with it.
+        """
         import importlib
         import threading
 
-        threading.Thread(target=importlib.import_module, args=("gpuops.firstlogin",), daemon=True).start()
+        threading.Thread(target=importlib.import_module, args=("gpuops.firstlogin",)).start()
 
     def state(self, run: RunId) -> RunState:
         """The state of a run; reads the journal only."""
