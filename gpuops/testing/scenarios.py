@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from gpuops.testing.faults import Faults, Lives
 
 HOUR = 3600.0
-_SHORT = Faults(deadline_s=2400.0, train_s=300.0, publish_every_s=60.0, boot_s=20.0)
+_SHORT = Faults(deadline_s=1500.0, hold_s=300.0, train_s=150.0, publish_every_s=45.0, boot_s=10.0)
 """A life of a few minutes: few places to die at, and each of them is tried."""
 
 
@@ -36,12 +36,12 @@ SCENARIOS: dict[str, Scenario] = {
     "create: answer lost, two of that name": Scenario(
         "comfyui-mcp#276",
         "the answer is lost, two machines carry the mark, and later somebody clones one",
-        replace(_SHORT, seed=2, create="lost", twin=True, clone_s=1100.0, train_s=1500.0),
+        replace(_SHORT, seed=2, create="lost", twin=True, clone_s=1100.0, train_s=1300.0, deadline_s=2400.0),
     ),
     "create: the read path lags": Scenario(
         "skypilot vast/utils.py, hashicorp/packer PR 8165",
         "the answer is lost, and neither look nor listing shows it for minutes",
-        replace(_SHORT, seed=3, cap=12.0, create="lost", seen_after_s=500.0, listed_after_s=590.0),
+        replace(_SHORT, seed=3, deadline_s=2400.0, create="lost", seen_after_s=500.0, listed_after_s=590.0),
     ),
     "create: 429 after the launch": Scenario(
         "skypilot#2261",
@@ -70,7 +70,7 @@ SCENARIOS: dict[str, Scenario] = {
     "terminated: the network is gone": Scenario(
         "dstack#1551",
         "the provider does not answer while the run goes down",
-        replace(_SHORT, seed=9, outages=((300.0, 900.0), (1000.0, 1500.0))),
+        replace(_SHORT, seed=9, outages=((150.0, 500.0), (600.0, 900.0))),
     ),
     "terminated: 404 while not yet visible": Scenario(
         "horizon#372, horizon#593",
@@ -94,17 +94,17 @@ SCENARIOS: dict[str, Scenario] = {
     "terminated: the key is revoked": Scenario(
         "AIonDemandCluster PR 1, skypilot#5201",
         "from the teardown on the key is refused for two hours",
-        replace(_SHORT, seed=12, revoked=(300.0, 300.0 + 2 * HOUR)),
+        replace(_SHORT, seed=12, revoked=(150.0, 150.0 + 2 * HOUR)),
     ),
     "terminated: words that nobody knows": Scenario(
         "skypilot PR 3410",
         "the status lies and uses unknown words",
-        replace(_SHORT, seed=13, lies=((60.0, 160.0, "unknown"), (200.0, 300.0, "terminal"), (340.0, 500.0, "absent"))),
+        replace(_SHORT, seed=13, lies=((40.0, 90.0, "unknown"), (110.0, 150.0, "terminal"), (180.0, 300.0, "absent"))),
     ),
     "terminated: deleted by hand": Scenario(
         "skypilot#7321, skypilot#4286",
         "somebody ends it at the console in the middle of training",
-        replace(_SHORT, seed=14, reclaim_s=200.0),
+        replace(_SHORT, seed=14, reclaim_s=100.0),
     ),
     "terminated: deleted by hand while it starts": Scenario(
         "skypilot#7318, dstack PR 4037",
@@ -152,16 +152,16 @@ SCENARIOS: dict[str, Scenario] = {
     "deadline: the laptop is closed": Scenario(
         "dstack#2349",
         "this computer sleeps from the middle of training on; timer and sentinel remain",
-        replace(_SHORT, seed=22, style="detach", train_s=9e9, asleep=(400.0, 400.0 + 26 * HOUR)),
+        replace(_SHORT, seed=22, style="detach", train_s=9e9, asleep=(200.0, 200.0 + 26 * HOUR)),
     ),
     "deadline: resumed, and the old one does not count": Scenario(
         "bifrost#7175",
         "a lost rental is replaced: the deadline of the first does not stop the second",
-        replace(_SHORT, seed=23, reclaim_s=200.0, resumes=1, cap=12.0),
+        replace(_SHORT, seed=23, reclaim_s=120.0, resumes=1, deadline_s=2400.0, train_s=240.0),
     ),
     "deadline: moved by the user": Scenario(
         "dstack#2906",
         "extended in the middle of training",
-        replace(_SHORT, seed=24, style="extend", act_s=200.0, train_s=600.0, cap=50.0),
+        replace(_SHORT, seed=24, style="extend", act_s=100.0, train_s=300.0, cap=50.0),
     ),
 }
