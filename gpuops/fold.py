@@ -13,8 +13,9 @@ from gpuops import fold_purchase as purchases
 from gpuops.codec import changed, from_json
 from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_of, put
 from gpuops.purchase import Purchase
+from gpuops.spec import Spec
 from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, RunState, copy_name, later_wish
-from gpuops.values import Copied, Mark, Money, Offer, Record, SendList, Spec
+from gpuops.values import Copied, Mark, Money, Offer, Record, SendList
 
 __all__ = ["ImpossibleTransition", "fold"]
 

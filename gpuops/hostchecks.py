@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuops.errors import HostError
 from gpuops.ports import HostFacts
-from gpuops.values import Check, Spec, Time, VolumeUse
+from gpuops.spec import Spec
+from gpuops.values import Check, Time, VolumeUse
 
 GB = 1e9
 MIB = 1 << 20

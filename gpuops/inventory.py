@@ -11,13 +11,13 @@ from gpuops.hits import judge
 from gpuops.marks import new_nonce
 from gpuops.policy import Policy
 from gpuops.purchase import MAY_BILL, Purchase
+from gpuops.spec import Checks, Outputs, Spec, Teardown, Train
 from gpuops.state import RunState, host_deadline
 from gpuops.steps import fact
 from gpuops.units import instant
 from gpuops.values import (
     Billable,
     Check,
-    Checks,
     Created,
     Device,
     Event,
@@ -27,12 +27,8 @@ from gpuops.values import (
     Need,
     Observation,
     Offer,
-    Outputs,
     RunId,
-    Spec,
-    Teardown,
     Time,
-    Train,
 )
 
 Class = Literal["pending", "retained", "expired", "orphaned", "another operator's", "foreign", "clone", "damaged mark"]

@@ -22,7 +22,8 @@ from pydantic import BaseModel, ValidationError
 from gpuops import manifest_keys, shapes, yamlpos
 from gpuops.errors import ManifestError
 from gpuops.manifest_keys import FIRST_USE, Manifest
-from gpuops.values import Checks, Money, Need, Outputs, Spec, Teardown, Train, Transfer, VolumeUse
+from gpuops.spec import Checks, Outputs, Spec, Teardown, Train, Transfer
+from gpuops.values import Money, Need, VolumeUse
 from gpuops.yamlpos import Document, KeyPath, key_text
 
 Problem = tuple[KeyPath, str]

@@ -10,8 +10,9 @@ from gpuops.cost import accrued, copy_seconds, limit_and_deadline
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
 from gpuops.provider import Traits
+from gpuops.spec import Spec
 from gpuops.state import GUARD_LAYER, Layer
-from gpuops.values import Money, Offer, Spec, Time
+from gpuops.values import Money, Offer, Time
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuops.provider import Provider
+from gpuops.spec import Spec
 from gpuops.values import (
     Check,
     Copied,
@@ -20,7 +21,6 @@ from gpuops.values import (
     RunId,
     Sealed,
     SendList,
-    Spec,
     Time,
 )
 

@@ -1,7 +1,9 @@
 """The provider contract: few calls, each with its obligation. An adapter only calls and translates.
 
 No policy, no printing, no journal, no sleep in an adapter. Every call takes `until`, the money time after which its answer is
-worth nothing; it must return or raise by then. Any exception of `provision` means that the outcome is unknown.
+worth nothing; it must return or raise by then. An adapter is made as `(settings, secret, now)`: the seconds that are left are
+`until - now()`, never by this computer's own clock, which may be hours off. Any exception of `provision` means that the outcome
+is unknown.
 """
 
 from __future__ import annotations

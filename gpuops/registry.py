@@ -14,6 +14,7 @@ from gpuops.provider import Provider
 GROUP = "gpuops.providers"
 
 Factory = Callable[..., Provider]
+"""`(settings, secret, now)`: strings from config.toml, a secret by its name, and the clock that `until` is told by."""
 EntryPoints = Iterable[metadata.EntryPoint]
 
 

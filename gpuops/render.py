@@ -14,9 +14,10 @@ from gpuops.inventory import Line
 from gpuops.plan import Plan
 from gpuops.policy import Policy
 from gpuops.report import rfc3339
+from gpuops.spec import Spec
 from gpuops.state import RunState
 from gpuops.units import duration_text
-from gpuops.values import Money, SendList, Spec, Time
+from gpuops.values import Money, SendList, Time
 
 _LIST_SHOWN = 40
 

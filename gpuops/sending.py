@@ -15,7 +15,8 @@ from gpuops import argv, codec, names
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
-from gpuops.values import Generation, SendFile, SendList, Spec, Time, Transfer
+from gpuops.spec import Spec, Transfer
+from gpuops.values import Generation, SendFile, SendList, Time
 
 MOST_EXCLUDED = 500
 MAX_SCAN_BYTES = 256 << 10

@@ -24,7 +24,8 @@ from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
 from gpuops.host.supervisor import LOG_BYTES
 from gpuops.ports import LOG_PIECE, Clock, HostFacts, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
-from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Spec, Time
+from gpuops.spec import Spec
+from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Time
 
 KEYGEN_S = 30.0
 STOP_SLICE_S = 20.0

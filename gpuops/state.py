@@ -11,7 +11,8 @@ from typing import Any, Literal
 from gpuops.cost import copy_seconds, limit_and_deadline
 from gpuops.policy import Policy
 from gpuops.purchase import MAY_BILL, Purchase, Work
-from gpuops.values import Copied, Money, Offer, PurchaseId, RunId, Spec, Time
+from gpuops.spec import Spec
+from gpuops.values import Copied, Money, Offer, PurchaseId, RunId, Time
 
 Phase = Literal["planned", "ready", "training", "ended", "sealed", "copied", "closed"]
 Wanted = Literal["nothing", "ready", "training", "closed"]

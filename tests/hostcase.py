@@ -13,8 +13,9 @@ from pathlib import Path
 
 from sshd import Sshd
 
+from gpuops.spec import Checks, Outputs, Spec, Teardown, Train, Transfer
 from gpuops.ssh import SshHost
-from gpuops.values import Checks, Endpoint, FileHash, Generation, Money, Need, Outputs, Spec, Teardown, Train, Transfer
+from gpuops.values import Endpoint, FileHash, Generation, Money, Need
 
 # its own in each process: on a host without a PID namespace, leftovers of a run are found by its id
 RUN = f"demo-{os.getpid()}"

@@ -11,6 +11,7 @@ from gpuops.engine import OPERATOR, decide
 from gpuops.fold import fold
 from gpuops.names import content_digest
 from gpuops.policy import Policy
+from gpuops.spec import Spec
 from gpuops.state import RunState
 from gpuops.steps import Step
 from gpuops.testing.faults import Faults
@@ -33,7 +34,6 @@ from gpuops.values import (
     Ref,
     Sealed,
     SendList,
-    Spec,
     Time,
 )
 

@@ -22,6 +22,7 @@ from gpuops.fold import ImpossibleTransition
 from gpuops.hits import judge, listed_events
 from gpuops.journal import SqliteJournal
 from gpuops.ports import Ports, no_progress
+from gpuops.spec import Teardown
 from gpuops.stages.mirror import mirror
 from gpuops.stages.move_end import move_end
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
@@ -29,7 +30,7 @@ from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
 from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
 from gpuops.testing.provider import DirectLine, connect
-from gpuops.values import Billable, Mark, Teardown
+from gpuops.values import Billable, Mark
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"
 PURE = ["engine", "fold", "fold_purchase", "state", "policy", "cost", "steps", "hits", "copying"]

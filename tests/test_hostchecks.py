@@ -9,7 +9,8 @@ import pytest
 
 from gpuops import hostchecks
 from gpuops.errors import HostError
-from gpuops.values import Checks, Money, Need, Outputs, Spec, Teardown, Train, VolumeUse
+from gpuops.spec import Checks, Outputs, Spec, Teardown, Train
+from gpuops.values import Money, Need, VolumeUse
 
 VOLUME = VolumeUse("vol-1", "/workspace", min_free_gb=10)
 

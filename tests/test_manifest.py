@@ -16,7 +16,8 @@ import yaml
 
 from gpuops import codec, manifest, shapes, units
 from gpuops.errors import ManifestError
-from gpuops.values import Money, Spec
+from gpuops.spec import Spec
+from gpuops.values import Money
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFESTS = ROOT / "manifests"

@@ -24,7 +24,8 @@ from gpuops.provider import TellsHostKey
 from gpuops.registry import names as installed
 from gpuops.render import safe
 from gpuops.report import rfc3339
-from gpuops.values import Billable, Endpoint, RunId, Scope, Spec, Time
+from gpuops.spec import Spec
+from gpuops.values import Billable, Endpoint, RunId, Scope, Time
 
 app = command_app()
 

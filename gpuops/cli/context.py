@@ -99,7 +99,7 @@ class App:
             from gpuops.registry import factory
 
             settings = {k: str(v) for k, v in self.home.providers.get(name, {}).items()}
-            self._providers[name] = factory(name)(settings, self.credentials.secret)
+            self._providers[name] = factory(name)(settings, self.credentials.secret, self.clock.now)
         return self._providers[name]
 
     @cached_property

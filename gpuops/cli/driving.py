@@ -23,9 +23,10 @@ from gpuops.names import escape, path_problem
 from gpuops.narration import narrate
 from gpuops.render import progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
+from gpuops.spec import Spec
 from gpuops.state import RunState
 from gpuops.steps import Ask, Step, fact
-from gpuops.values import Event, Record, RunId, Spec
+from gpuops.values import Event, Record, RunId
 
 LEAVES_FREELY = ("watch", "logs")
 TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend", "retain")

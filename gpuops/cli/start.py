@@ -20,9 +20,10 @@ from gpuops.locks import held
 from gpuops.marks import new_nonce
 from gpuops.plan import Plan, make_plan
 from gpuops.render import plan_lines
+from gpuops.spec import Spec
 from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
-from gpuops.values import RunId, Spec, Time
+from gpuops.values import RunId, Time
 
 ALONE_S = 30.0
 """How long to wait for another command that is just planning."""

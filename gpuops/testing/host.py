@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from gpuops.errors import CopyError, HostError, Unreachable
 from gpuops.names import content_digest
 from gpuops.ports import HostFacts, Progress
+from gpuops.spec import Spec
 from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import START, Faults
 from gpuops.values import (
@@ -25,7 +26,6 @@ from gpuops.values import (
     RunId,
     Sealed,
     SendList,
-    Spec,
     Time,
 )
 

@@ -20,6 +20,7 @@ from gpuops.journal import SqliteJournal
 from gpuops.plan import make_plan
 from gpuops.policy import Policy
 from gpuops.ports import Ports, no_progress
+from gpuops.spec import Checks, Outputs, Spec, Teardown, Train
 from gpuops.state import RunState
 from gpuops.steps import Ask, fact
 from gpuops.testing.cloud import NAME, Cloud
@@ -35,18 +36,7 @@ from gpuops.testing.wires import (
     SimulatedLocks,
     SimulatedWire,
 )
-from gpuops.values import (
-    Checks,
-    Event,
-    Mark,
-    Money,
-    Need,
-    Outputs,
-    RunId,
-    Spec,
-    Teardown,
-    Train,
-)
+from gpuops.values import Event, Mark, Money, Need, RunId
 
 RUN = "life-1"
 _STEPS = 60_000

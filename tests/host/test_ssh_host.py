@@ -18,11 +18,9 @@ from gpuops.errors import CopyError, HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import CHUNK_BYTES
 from gpuops.names import RANGES_FILE
 from gpuops.ports import no_progress
+from gpuops.spec import Checks
 from gpuops.ssh import SshHost
 from gpuops.store import LocalStore
-from gpuops.values import (
-    Checks,
-)
 
 # --- keys and pinning ------------------------------------------------------------------------------------------------
 

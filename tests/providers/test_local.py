@@ -205,6 +205,25 @@ def test_a_wrong_token_and_another_account_are_never_an_absence(local: LocalClou
     assert local.inspect(ref).bills
 
 
+@pytest.mark.parametrize("off_s", [-7200, 7200])
+def test_until_is_told_by_the_clock_that_the_adapter_was_given(local: LocalCloud, off_s: float) -> None:
+    """This computer may be hours off: what is left of a step is counted by money time, and a late step sends nothing."""
+
+    def now() -> float:
+        return time.time() + off_s
+
+    adapter = provider({"directory": str(local.directory)}, lambda name: None, now)
+    created = adapter.provision(local.order(), now() + 20)
+    assert isinstance(created, Created)
+    assert adapter.inspect(created.ref, now() + 20).bills
+    assert adapter.list_billable(Scope(), now() + 20).items
+    late = adapter.provision(local.order(), now() - 1)
+    assert isinstance(late, Refused) and late.reason.startswith("too late")
+    with pytest.raises(ProviderError, match="too late"):
+        adapter.inspect(created.ref, now() - 1)
+    adapter.terminate(created.ref, now() + 20)
+
+
 def test_settings_that_nobody_knows_are_refused() -> None:
     with pytest.raises(UsageError, match="directroy"):
         provider({"directroy": "/x"}, lambda name: None)

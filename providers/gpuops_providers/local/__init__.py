@@ -8,11 +8,13 @@ Settings (strings, from the provider's configuration): `directory`, `account`, `
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuops.errors import UsageError
 from gpuops.provider import Provider
+from gpuops.values import Time
 
 from .adapter import LocalProvider, Settings
 from .cloud import Cloud, Volume, default_directory
@@ -22,8 +24,10 @@ __all__ = ["create_volume", "provider"]
 _KEYS = {"directory", "account", "create_s", "terminate_s", "shown_s", "isolation", "python"}
 
 
-def provider(config: Mapping[str, str], secret: Callable[[str], str | None]) -> Provider:
-    """The adapter for one account; `secret` is asked for LOCAL_TOKEN when the cloud wants one."""
+def provider(
+    config: Mapping[str, str], secret: Callable[[str], str | None], now: Callable[[], Time] = time.time
+) -> Provider:
+    """The adapter for one account; `secret` is asked for LOCAL_TOKEN when the cloud wants one, `now` tells money time."""
     if not sys.platform.startswith("linux"):
         raise UsageError("the local provider needs Linux; other providers work here")
     if unknown := set(config) - _KEYS:
@@ -42,7 +46,7 @@ def provider(config: Mapping[str, str], secret: Callable[[str], str | None]) -> 
     except ValueError as error:
         raise UsageError(f"provider local: {error}") from error
     cloud = Cloud(Path(config.get("directory") or default_directory()), config.get("account", "default"))
-    return LocalProvider(cloud, settings, lambda: secret("LOCAL_TOKEN"))
+    return LocalProvider(cloud, settings, lambda: secret("LOCAL_TOKEN"), now)
 
 
 def create_volume(

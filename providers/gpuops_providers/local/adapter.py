@@ -83,8 +83,11 @@ class LocalProvider:
         simulated=True,
     )
 
-    def __init__(self, cloud: Cloud, settings: Settings, token: Callable[[], str | None]) -> None:
-        self._cloud, self._settings, self._token = cloud, settings, token
+    def __init__(
+        self, cloud: Cloud, settings: Settings, token: Callable[[], str | None], now: Callable[[], Time] = time.time
+    ) -> None:
+        """`now`: the clock that `until` is told by; the cloud's own is this computer's."""
+        self._cloud, self._settings, self._token, self._now = cloud, settings, token, now
         self._faults = Faults(cloud)
 
     def account(self) -> str:
@@ -114,7 +117,7 @@ class LocalProvider:
             self._enter("provision", None)
         except CredentialsError as error:
             return Refused(str(error), "account")
-        if time.time() > until:
+        if self._left_s(until) < 0:
             return Refused("too late, nothing was sent", "invalid")
         if self._faults.take("refuse_capacity"):
             return Refused("no capacity (fault switch)", "capacity")
@@ -182,7 +185,7 @@ class LocalProvider:
 
         rental = self._cloud.change(ref.id, ending)
         if rental.state != "terminated" and not processes.alive(rental.keeper):
-            self._spawn("end", ref.id).communicate(timeout=max(1.0, until - time.time()))
+            self._spawn("end", ref.id).communicate(timeout=max(1.0, self._left_s(until)))
 
     def list_billable(self, scope: Scope, until: Time) -> Inventory:
         """Every rental and volume of the account; a record that cannot be read is a gap."""
@@ -210,7 +213,7 @@ class LocalProvider:
         rental = self._living(ref)
         directory = self._cloud.rental_directory(rental.id)
         self._cloud.write_json(directory / "end.json", {"ends_at": at})
-        give_up = min(time.time() + ARM_S, until)
+        give_up = time.time() + min(ARM_S, self._left_s(until))
         while time.time() < give_up:
             armed = read_time(directory / "armed.json", "ends_at")
             if armed == at:
@@ -300,7 +303,7 @@ class LocalProvider:
 
     def _enter(self, call: str, until: Time | None) -> None:
         """What every call goes through first: the time, the token, and the faults that were asked for."""
-        if until is not None and time.time() > until:
+        if until is not None and self._left_s(until) < 0:
             raise ProviderError(f"too late for {call}: nothing was sent")
         tokens = self._cloud.directory / "tokens.json"
         if tokens.exists():
@@ -311,6 +314,10 @@ class LocalProvider:
             if good is None or self._token() != good:
                 raise CredentialsError(f"LOCAL_TOKEN is not good for account {self._cloud.account} of the local cloud")
         self._faults.strike(call)
+
+    def _left_s(self, until: Time) -> float:
+        """Seconds until then, by the clock of whoever said it."""
+        return until - self._now()
 
     def _own(self, ref: Ref) -> None:
         """An answer about another account would be worthless: its absence here proves nothing."""
@@ -351,11 +358,12 @@ class LocalProvider:
 
     def _send(self, order: Order, until: Time) -> dict[str, Any]:
         """The one create call. Whatever goes wrong after the keeper was started is unknown."""
-        settings = dataclasses.asdict(self._settings)
-        request = json.dumps({"order": codec.to_json(order), "until": until, **settings}).encode()
+        settings, left_s = dataclasses.asdict(self._settings), self._left_s(until)
+        order_json = codec.to_json(order)
+        request = json.dumps({"order": order_json, "until": time.time() + left_s, **settings}).encode()
         keeper = self._spawn("accept")
         try:
-            answer = keeper.communicate(request, timeout=max(0.1, until - time.time()))[0]
+            answer = keeper.communicate(request, timeout=max(0.1, left_s))[0]
         except subprocess.TimeoutExpired as error:
             keeper.kill()
             raise ProviderError("no answer to the create call in time") from error
