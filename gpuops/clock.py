@@ -8,6 +8,8 @@ from gpuops.values import Time
 
 _JITTER_S = 1.5
 """Answers take time to arrive and vendors round to seconds: a smaller difference is no news."""
+_DRIFT = 0.05
+"""Two answers agree when the time between them passed as it did here, give or take this part."""
 
 
 def _ticks() -> float:
@@ -23,6 +25,8 @@ class MoneyClock:
         """`offset_s`: how far the provider's time was ahead of this computer's when it was last known."""
         self._at = time.time() + offset_s
         self._ticks = _ticks()
+        self._told: tuple[Time, float] | None = None
+        """The provider's last word, and when it was heard."""
 
     def now(self) -> Time:
         """Money time."""
@@ -33,9 +37,20 @@ class MoneyClock:
         return time.time()
 
     def learn(self, provider_time: Time) -> None:
-        """Follow the provider when it differs by more than rounding."""
-        if abs(provider_time - self.now()) > _JITTER_S:
-            self._at, self._ticks = provider_time, _ticks()
+        """Follow the provider when it differs by more than rounding.
+
+        The first word counts at once. A later one that contradicts it counts when the next one agrees with it: a time that
+        stands still, as behind a cache, would otherwise hold the limit back for ever.
+        """
+        before, ticks = self._told, _ticks()
+        self._told = provider_time, ticks
+        if abs(provider_time - self.now()) <= _JITTER_S:
+            return
+        if before is not None:
+            elapsed = ticks - before[1]
+            if abs(provider_time - before[0] - elapsed) > max(_JITTER_S, _DRIFT * elapsed):
+                return
+        self._at, self._ticks = provider_time, ticks
 
     def sleep_until(self, at: Time) -> None:
         """Sleep until money time `at`; wakes late after a suspend, never early."""

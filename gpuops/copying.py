@@ -36,7 +36,8 @@ def copy_slice(
 def prune(ports: Ports, s: RunState, p: Purchase, newest: str) -> tuple[Event, ...]:
     """Keep the last n copies, the newest and the best; called only after a newer copy was verified."""
     best = best_generation(p)
-    keep = tuple(g for g in (newest, best, "telemetry") if g)
+    goes_on_from = s.restore.generation if s.restore else ""
+    keep = tuple(g for g in (newest, best, goes_on_from, "telemetry") if g)
     try:
         removed = ports.store.prune(s.run, s.spec.outputs.destination, max(s.spec.outputs.keep_last, 1), keep)
     except GpuopsError as error:  # tidying up never costs the record of a verified copy

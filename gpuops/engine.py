@@ -181,7 +181,7 @@ def _end_without_journal(ports: Ports, state: RunState, policy: Policy, error: J
         return
     for p in state.may_bill:
         if p.ref is not None:
-            with contextlib.suppress(GpuopsError):  # if it cannot be asked, this clock has to do: money must stop
+            with contextlib.suppress(Exception):  # if it cannot be asked, this clock has to do: money must stop
                 look(ports, state, p, p.ref, now + policy.call_s)
             if ports.clock.now() < state.limit:
                 continue

@@ -157,8 +157,7 @@ def _intended(s: RunState, r: Record) -> RunState:
 def _layer(s: RunState, r: Record) -> RunState:
     d = r.event.data
     layer = Layer(d["name"], d["grade"], d["at"])
-    s = changed(s, layers={**s.layers, layer.name: layer})
-    return on_work(s, r, host_deadline=layer.at) if layer.name == "host deadline" else s
+    return changed(s, layers={**s.layers, layer.name: layer})
 
 
 def _ends(s: RunState, r: Record) -> RunState:
@@ -177,7 +176,8 @@ def _replaced(s: RunState, r: Record) -> RunState:
     copy = r.event.data.get("copy")
     lost = changed(purchase_of(s, r), replaced_at=r.at)
     restore = from_json(Copied, copy) if copy else s.restore
-    return put(s, lost, restore=restore, layers={}, extension=None)
+    again = {"armed_at": None, "armed_from": r.at, "unarmed": ""}
+    return put(s, lost, restore=restore, layers={}, extension=None, **again)
 
 
 def _reconciled(s: RunState, r: Record) -> RunState:

@@ -108,11 +108,12 @@ def observed(s: RunState, r: Record) -> RunState:
     if seen_at is None and seen.state not in ("absent", "refused", "unknown"):
         seen_at = r.at
     p = changed(p, observation=seen, observed_at=r.at, seen_at=seen_at, work=work, created_at=created_at)
-    layers = s.layers
-    if seen.ends_at is not None and not p.twin_of:
+    layers, rental = s.layers, s.rental
+    works = rental is not None and rental.id == p.id  # the layers are those of the rental that the run works on
+    if seen.ends_at is not None and works:
         grade = str(r.event.data.get("grade", "read back"))
         layers = {**layers, "provider timer": Layer("provider timer", grade, seen.ends_at)}
-    elif seen.state == "running" and not p.twin_of:
+    elif seen.state == "running" and works:
         layers = {k: v for k, v in layers.items() if k != "provider timer"}  # what is not read back ends nothing
     return put(s, p, layers=layers)
 
@@ -191,12 +192,12 @@ def copied(s: RunState, r: Record) -> RunState:
     rate = copy.bytes / seconds if seconds > 0 and copy.bytes > 1_000_000 else work.copy_rate
     kept = work.copied if _other_content(work.sealed, copy) else {**work.copied, copy.generation: copy}
     slicing = "" if work.slicing == copy.generation else work.slicing
-    return on_work(s, r, copied=kept, copied_at=r.at, mirrored_at=r.at, copy_rate=rate, slicing=slicing)
+    return on_work(s, r, copied=kept, mirrored_at=r.at, copy_rate=rate, slicing=slicing)
 
 
 def ending(s: RunState, r: Record) -> RunState:
     """The decision to end a rental."""
-    return move(s, r, "ending", cause=r.event.data["cause"], ending_at=r.at, proofs=())
+    return move(s, r, "ending", cause=r.event.data["cause"], ending_at=r.at, proofs=(), rounds=0)
 
 
 def terminated(s: RunState, r: Record) -> RunState:
@@ -211,7 +212,7 @@ def proof(s: RunState, r: Record) -> RunState:
     # when it was looked at: a driver that slept before it could write proves nothing about the time it slept
     proof = Proof(d.get("at", r.at), bool(d["ok"]), d.get("why", ""))
     kept = p.proofs if proof.ok and p.proofs and p.proofs[-1].ok else ()
-    return put(s, changed(p, proofs=(*kept, proof)))
+    return put(s, changed(p, proofs=(*kept, proof), rounds=p.rounds + (not proof.ok)))
 
 
 def gone(s: RunState, r: Record) -> RunState:

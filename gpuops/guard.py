@@ -32,9 +32,9 @@ CHILD_STAYS_S = 30.0
 """A child waits itself for what is due within this long; starting Python anew costs more."""
 PATIENCE_S = 15.0
 """How long the guard leaves a step to a command at a terminal that drives the same run."""
-HUNG_S = 3600.0
+HUNG_S = 7200.0
 """A child whose run's journal has not grown for this long hangs (stopped, a locked keyring): it is killed, another one goes on.
-Longer than the longest single pass of hashing."""
+Longer than the longest single pass of hashing, which is 64 slices of a minute, and than a slice of sending."""
 ARM_EVERY_S = 2.0
 CRASH_BACKOFF_S = (2.0, 5.0, 15.0)
 """Short: a child that cannot write the journal still ends what is past its limit."""
@@ -198,7 +198,7 @@ def tend(
 
 def waits_for_guard(state: RunState) -> bool:
     """Nothing is bought for this run before the guard has said whether it reaches the account."""
-    early = state.wanted in ("ready", "training") and not state.purchases
+    early = state.wanted in ("ready", "training") and state.rental is None and not state.adopted
     return early and state.counts_on_guard and state.armed_at is None and not state.unarmed
 
 

@@ -62,6 +62,9 @@ def listed_events(s: RunState, items: Iterable[Billable], policy: Policy) -> tup
             elif hit == "again":
                 owner = next(p for p in s.purchases.values() if p.ref == item.ref)
                 events.append(fact("reappeared", owner.id))
+                message = _ALARMS["again"].format(ref=item.ref)
+                if message not in s.alarms:
+                    events.append(fact("alarm", owner.id, message=message, ref=to_json(item.ref)))
             elif hit in ("clone", "damaged"):
                 message = _ALARMS[hit].format(ref=item.ref)
                 if message not in s.alarms:
@@ -91,6 +94,7 @@ def gaps(inventory: Inventory) -> str:
 
 
 _ALARMS: dict[str, str] = {
+    "again": "{ref} was proved gone and bills again: it is ended anew, and what it costs may come on top of the cap",
     "clone": "{ref} carries this run's mark but was not made by it: look at it, end it yourself if it is yours",
     "damaged": "{ref} carries this run's mark, but its check characters do not fit: look at it; nothing is done to it",
 }

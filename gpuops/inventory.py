@@ -83,9 +83,12 @@ def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> 
         return Line(item, "damaged mark", "", "", "the check characters of the mark do not fit: nothing is done")
     for s, p in known:
         if p.nonce == item.nonce and p in s.intents and item.nonce:
+            hit = judge(s, p, item, policy)
+            if hit == "part":
+                return Line(item, "pending", s.run, p.id, "made for this purchase: it ends after it")
             if not item.bills:
                 return Line(item, "pending", s.run, p.id, "ended; still shown, free")
-            if judge(s, p, item, policy) == "clone":
+            if hit == "clone":
                 return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
             return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")
     if item.mark is None:

@@ -48,6 +48,8 @@ class Policy:
     """Wish to launch → supervisor started, without the transfer."""
     transfer_s: float = 14_400
     """Longest transfer; the deadline usually comes first."""
+    transfer_slice_s: float = 1_800
+    """One go at it; rsync goes on where the last one was cut."""
 
     # watching
     status_every_s: float = 5
@@ -56,7 +58,6 @@ class Policy:
     """A complete listing this long after the intent, for a second machine from the same create call."""
     survey_every_s: float = 900
     mirror_every_s: float = 60
-    first_update_s: float = 1_800
 
     # teardown
     bulk_slice_s: float = 60
@@ -73,7 +74,11 @@ class Policy:
     """Gaps between terminate calls; the last one repeats for ever."""
     proof_gap_s: float = 10
     """Between the two rounds of the proof."""
-    proof_every_s: tuple[float, ...] = (3, 5, 10, 30)
+    proof_every_s: tuple[float, ...] = (3, 5, 10, 30, 60)
+    proof_soon: int = 20
+    """So many failed rounds come close together, as long as ending usually takes; then the gaps grow."""
+    alarm_after: int = 5
+    """A person is told when so many requests to end something led to nothing."""
     close_every_s: tuple[float, ...] = (3, 15, 60, 300)
 
     # everything
@@ -84,6 +89,8 @@ class Policy:
     clock_warn_s: float = 60
     ask_time_every_s: float = 15
     """Until a process has heard the provider's time, it asks again this often."""
+    confirm_s: float = 1_000
+    """A provider that tells a time before the limit is believed for this long beyond it, by this computer's clock."""
     confirm_soon: int = 3
     """So often, within seconds, before training is stopped by the clock alone: it costs training time, no checkpoint."""
     confirm_attempts: int = 7

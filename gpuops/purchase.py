@@ -35,7 +35,7 @@ PURCHASE_LIFE: Mapping[Life, frozenset[Life]] = MappingProxyType(
         "intended": frozenset({"unknown", "created", "refused", "not_sent", "unproven"}),
         "unknown": frozenset({"created", "refused", "not_sent", "unproven"}),
         "created": frozenset({"ending", "ended_elsewhere", "retained"}),
-        "ending": frozenset({"gone", "refused"}),
+        "ending": frozenset({"gone", "refused", "unproven"}),
         "ended_elsewhere": frozenset({"gone", "refused", "created", "ending"}),
         "retained": frozenset({"created", "ended_elsewhere"}),
         "unproven": frozenset({"created", "gone"}),
@@ -90,7 +90,6 @@ class Work:
     unreachable: str = ""
     """Why no seal was possible; the last known generation is in `status`."""
     copied: dict[str, Copied] = field(default_factory=dict)
-    copied_at: Time | None = None
     forced: str = ""
     mirrored_at: Time | None = None
     slicing: str = ""
@@ -100,7 +99,6 @@ class Work:
     passed_over: frozenset[str] = frozenset()
     """Generations that could not be hashed for mirroring."""
     copy_rate: float = 0.0
-    host_deadline: Time | None = None
     restored: str = ""
     """Where on this host the copy lies that training goes on from, after a lost rental was replaced."""
 
@@ -161,6 +159,8 @@ class Purchase:
     terminates: int = 0
     terminated_at: Time | None = None
     proofs: tuple[Proof, ...] = ()
+    rounds: int = 0
+    """Rounds of the proof that failed since the end was decided on."""
     gone_at: Time | None = None
     final_seq: int = 0
     """The record with which it came to the end of its life."""

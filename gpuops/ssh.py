@@ -66,7 +66,10 @@ class SshHost:
         )
 
     def pin(self, run: RunId, endpoint: Endpoint, public_key: str) -> str:
-        """Write the one line of the run's known_hosts and return the key's fingerprint."""
+        """Write the line of this address in the run's known_hosts and return the key's fingerprint.
+
+        A run may know several addresses: a lost rental that was replaced may come back, with work on it.
+        """
         argv.check_endpoint(endpoint)
         bare = _bare(public_key)
         if not _PUBLIC.fullmatch(bare):
@@ -74,8 +77,10 @@ class SshHost:
         path = self._directory(run) / "known_hosts"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd, temporary = tempfile.mkstemp(prefix=".known-", dir=path.parent)
+        line = argv.known_hosts_line(endpoint, bare)
+        others = [known for known in _lines(path) if known.split(" ", 1)[0] != line.split(" ", 1)[0]]
         with os.fdopen(fd, "w") as out:
-            out.write(argv.known_hosts_line(endpoint, bare))
+            out.write("".join([*others, line]))
         os.rename(temporary, path)
         return fingerprint(bare)
 
@@ -254,14 +259,12 @@ class SshHost:
         argv.check_endpoint(endpoint)
         directory = self._directory(run)
         known = directory / "known_hosts"
-        try:
-            line = known.read_text()
-        except OSError as error:
-            raise HostKeyMismatch(
-                "no host key is pinned for this run: nothing is sent to a host that proved nothing"
-            ) from error
-        pinned = " ".join(line.split()[1:3])
-        if not _PUBLIC.fullmatch(pinned) or line != argv.known_hosts_line(endpoint, pinned):
+        lines = _lines(known)
+        if not lines:
+            raise HostKeyMismatch("no host key is pinned for this run: nothing is sent to a host that proved nothing")
+        keys = ((line, " ".join(line.split()[1:3])) for line in lines)
+        line = next((a for a, key in keys if _PUBLIC.fullmatch(key) and a == argv.known_hosts_line(endpoint, key)), "")
+        if not line:
             raise HostKeyMismatch(
                 f"the pinned host key is for another address than {endpoint.host} port {endpoint.port}"
             )
@@ -280,6 +283,13 @@ class SshHost:
             raise HostError(
                 f"{self.runtime_dir} must belong to you alone (mode 0700): whoever can open a socket in it is logged in"
             )
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines(keepends=True)
+    except OSError:
+        return []
 
 
 def fingerprint(public_key: str) -> str:

@@ -85,6 +85,8 @@ class RunState:
     """The verified copy that the next rental goes on from, after one was lost."""
     armed_at: Time | None = None
     """When the guard on this computer last showed that it reaches this run's account."""
+    armed_from: Time = 0.0
+    """From when on it has to show that again: a lost rental was replaced."""
     unarmed: str = ""
     """Why the guard does not reach it."""
     wanted: Wanted = "nothing"
@@ -117,7 +119,7 @@ class RunState:
 
         No duplicate and nothing that fell through. With two intents whose answers were lost, either may be found first.
         """
-        live = [p for p in self.intents if p.replaced_at is None and p.life not in ("refused", "not_sent")]
+        live = [p for p in self.current if p.life not in ("refused", "not_sent")]
         if len(live) < 2:
             return live[0] if live else None
         launched = [p for p in live if p.work.launching_at is not None]
@@ -129,6 +131,12 @@ class RunState:
     def intents(self) -> tuple[Purchase, ...]:
         """Purchases for which a create call was decided on: no duplicates, no parts."""
         return tuple(p for p in self.purchases.values() if not p.twin_of and not p.part_of)
+
+    @property
+    def current(self) -> tuple[Purchase, ...]:
+        """The intents since a rental was last replaced: what came before is only searched for, brought home and ended."""
+        last = max((p.seq for p in self.replaced), default=0)
+        return tuple(p for p in self.intents if p.seq > last)
 
     @property
     def replaced(self) -> tuple[Purchase, ...]:
@@ -188,7 +196,8 @@ class RunState:
 
     def ends(self, now: Time) -> tuple[Time, Time]:
         """(limit, deadline) for a purchase made now: as planned from now on, and as far as the cap pays."""
-        wanted = self.spec.deadline_at or (self.deadline if self.purchases else now + self.spec.deadline_s)
+        planned = self.spec.deadline_at or now + self.spec.deadline_s
+        wanted = self.deadline if self.purchases else planned  # what was moved meanwhile stays moved
         rate, unit_s = self.offer.rate, self.offer.billing_unit_s
         return limit_and_deadline(now, wanted, self.spec.hold_s, self.available(now), rate, unit_s)
 

@@ -25,12 +25,16 @@ def look(ports: Ports, s: RunState, p: Purchase, ref: Ref, until: Time) -> tuple
     return seen, fact("observed", p.id, observation=to_json(seen), grade=grade)
 
 
-def confirmed(p: Purchase, at: Time) -> bool:
-    """The provider itself has said, in a look at `p`, that `at` has come; by the recorder's clock where it tells no time."""
+def confirmed(p: Purchase, at: Time, patience_s: float) -> bool:
+    """The provider itself has said, in a look at `p`, that `at` has come; by the recorder's clock where it tells no time.
+
+    One that goes on telling an old time, as behind a cache, is not waited for longer than `patience_s`: the recorder's clock
+    went on since the last answer that made sense.
+    """
     if p.observation is None or p.observed_at is None:
         return False
     told = p.observation.provider_time
-    return (told if told is not None else p.observed_at) >= at
+    return (told if told is not None else p.observed_at) >= at or p.observed_at >= at + patience_s
 
 
 @dataclass
@@ -53,10 +57,11 @@ class ProviderTime:
             return
         try:
             seen = ports.providers(state.spec.provider).inspect(held[-1], now + policy.call_s)
-        except GpuopsError as error:
+        except Exception as error:  # an answer that an adapter cannot read must not stop who ends the bill
             self.again_at = ports.clock.now() + policy.ask_time_every_s
+            why = error.message if isinstance(error, GpuopsError) else f"{type(error).__name__}: {error}"
             if not self.warned:
-                ports.notify(state.run, "warning", f"the provider's time is not known: {error.message}")
+                ports.notify(state.run, "warning", f"the provider's time is not known: {ports.clean(why)}")
             self.warned = True
             return
         self.told = True

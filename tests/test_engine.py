@@ -234,7 +234,7 @@ def test_another_operators_rental_is_not_ours() -> None:
 def test_what_was_gone_and_bills_again_is_ours_again() -> None:
     story = Story().bought().going_down().ending().tell("gone", decision=True)
     events = listed_events(story.state, [item("m-1", START + 5)], POLICY)
-    assert [e.kind for e in events] == ["reappeared"]
+    assert [e.kind for e in events] == ["reappeared", "alarm"]
 
 
 def test_training_that_ended_is_sealed_copied_and_only_then_ended() -> None:

@@ -75,6 +75,14 @@ def test_requests_to_end_are_repeated_until_it_is_proved() -> None:
 def test_free_objects_of_a_killed_command_are_found_and_removed() -> None:
     world = lived("leftover: killed between key and create call")
     assert world.kills == 1 and world.cloud.keys == {}
+    done = [text for _, who, text in world.watch.trace if who == "operator" and text.startswith("does")]
+    assert done == ["does prepare"], "it was killed between the two"
+
+
+def test_a_clone_of_our_mark_is_said_and_not_touched() -> None:
+    world = lived("create: answer lost, two of that name")
+    clones = {m.ref for m in world.cloud.machines if m.whose == "clone"}
+    assert clones and not clones & {d.ref for d in world.cloud.deeds if d.what == "terminate" and d.who != "sentinel"}
 
 
 def test_a_sentinel_alone_ends_what_two_dead_programs_left() -> None:

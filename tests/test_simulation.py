@@ -80,7 +80,7 @@ def test_a_calm_life_is_copied_ended_and_closed() -> None:
     assert watch.violations == []
     assert watch.state is not None and watch.state.closed
     assert watch.state.outcome == "completed"
-    assert [p.life for p in watch.state.purchases.values()] == ["gone"]
+    assert [p.life for p in watch.state.intents] == ["gone"]
     assert world.scheduler.over == "closed"
 
 

@@ -267,7 +267,12 @@ def _interrupted(app: App, run: RunId, command: str) -> int | None:
     if command in LEAVES_FREELY:
         app.printer.line(f"Left; the run goes on as meant.  next: gpuops watch {run}")
         return 0
-    buying = state.phase == "planned" and state.wanted != "closed" and command in ("up", "launch", "run")
+    buying = (
+        state.phase == "planned"
+        and not state.replaced
+        and state.wanted != "closed"
+        and command in ("up", "launch", "run")
+    )
     if buying:
         app.printer.line(
             "Interrupted while buying: recording what was bought and tearing it down. Again to leave at once."

@@ -69,6 +69,11 @@ def extend(
             f"not every layer has moved, so the old limit {clock_text(after.limit)} holds; the guard goes on trying",
             next_command=f"gpuops status {state.run}",
         )
+    if abs(after.deadline - deadline) > 1:
+        raise GateRefused(
+            f"nothing was moved: the rental was lost meanwhile, and the run keeps its limit {clock_text(after.limit)}",
+            next_command=f"gpuops status {state.run}",
+        )
     if not json:
         context.printer.line(f"Deadline {clock_text(after.deadline)}, limit {clock_text(after.limit)}.")
     raise typer.Exit(code)

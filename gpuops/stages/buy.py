@@ -27,7 +27,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
         return None
     if s.plan_digest not in s.approved:
         return Ask("Buy this?", s.plan_digest)
-    if s.preflight_final or intents_left(s, policy) <= 0 or any(p.life == "refused" for p in s.purchases.values()):
+    if s.preflight_final or intents_left(s, policy) <= 0 or any(p.life == "refused" for p in s.current):
         return None
     due = s.due("buy", policy)
     if due > now:
@@ -38,7 +38,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
             f"the guard on this computer did not show within {policy.arm_s:.0f} s that it reaches {s.spec.provider}"
         )
         problem = f"the guard on this computer cannot end it: {s.unarmed}" if s.unarmed else silent
-        if not s.unarmed and now < s.wanted_at + policy.arm_s:
+        if not s.unarmed and now < max(s.wanted_at, s.armed_from) + policy.arm_s:
             return Wait(now + policy.reach_every_s, "waiting for the guard to show that it reaches the provider")
         return Do("buy", partial(_refuse, problem=problem), bounded(now, policy.call_s), detail="preflight")
     fresh = s.preflight_at is not None and now < s.preflight_at + policy.preflight_fresh_s and not s.preflight_problem
@@ -85,6 +85,10 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     free = ports.store.free_bytes(s.spec.outputs.destination)
     if free < need:
         return (_no(f"{s.spec.outputs.destination} has {free} bytes free, the copies need {need}"),)
+    missing = [name for name in s.spec.secrets if s.replaced and ports.secret(name) is None]
+    if missing:
+        # another process may have them; a machine that cannot be launched on is not rented
+        return (attempted("buy", f"secrets without a value in this process: {', '.join(missing)}"),)
     now = ports.clock.now()
     _, deadline = s.ends(now)
     if deadline <= now:

@@ -7,7 +7,7 @@ from gpuops.ports import Ports
 from gpuops.purchase import HELD, Purchase, Work
 from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
-from gpuops.steps import Do, Step, Wait, announce, bounded, fact
+from gpuops.steps import Do, Step, Wait, announce, bounded, fact, first_due
 from gpuops.timekeeping import confirmed, look
 from gpuops.values import Event, Time
 
@@ -17,40 +17,47 @@ def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
     if s.wanted != "closed":
         cause = why_down(s, now, policy)
         asking = _unsure(s, now, policy) if cause else None
-        if asking is not None:
+        if isinstance(asking, Do):
             return asking
-        if cause:
+        if cause and asking is None:
             wish = fact("wanted", None, what="closed", cause=cause)
             return Do(
                 "enforce_limit", announce("warning", f"going down: {cause}"), bounded(now, policy.call_s), decision=wish
             )
-    for p in s.purchases.values():
-        if p.life == "retained" and now >= min(p.retained_until or 0.0, s.limit):
-            said = f"the retention of {p.ref} is over: {p.retained_why}"
-            return Do(
-                "enforce_limit", announce("warning", said), bounded(now, policy.call_s), p.id, fact("released", p.id)
-            )
-        if p.life not in ("created", "ended_elsewhere") or p.work.safe_to_end:
-            continue
-        if now >= s.limit:
-            asked = s.failures("enforce_limit", p.id)
-            unsure = asked is None or asked.failures < policy.confirm_attempts
-            if p.ref is not None and unsure and not confirmed(p, s.limit):
-                # what cannot be undone is not decided by this computer's clock, and without the provider nothing ends anyway
-                due = s.due("enforce_limit", policy, p.id)
-                if due > now:
-                    return Wait(due, "the limit seems to be reached: asking the provider for the time")
-                return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
-            said = f"limit reached without a verified copy of everything sealed: {p.ref} is ended now"
-            decision = fact("forced", p.id, reason="limit reached", by="limit")
-            return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
-    return _next_bound(s, now, policy)
+    step = first_due(_end(s, p, now, policy) for p in s.purchases.values())
+    return step if isinstance(step, Do) else first_due([step, _next_bound(s, now, policy)])
+
+
+def _end(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
+    """The end of a retention, or of a rental whose work is not copied at the limit."""
+    if p.life == "retained" and now >= min(p.retained_until or 0.0, s.limit):
+        said = f"the retention of {p.ref} is over: {p.retained_why}"
+        return Do("enforce_limit", announce("warning", said), bounded(now, policy.call_s), p.id, fact("released", p.id))
+    if p.life not in ("created", "ended_elsewhere") or p.work.safe_to_end or now < s.limit:
+        return None
+    asked = s.failures("enforce_limit", p.id)
+    unsure = asked is None or asked.failures < policy.confirm_attempts
+    if p.ref is not None and unsure and not confirmed(p, s.limit, policy.confirm_s):
+        # what cannot be undone is not decided by this computer's clock, and without the provider nothing ends anyway
+        due = s.due("enforce_limit", policy, p.id)
+        if due > now:
+            return Wait(due, "the limit seems to be reached: asking the provider for the time")
+        return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
+    said = f"limit reached without a verified copy of everything sealed: {p.ref} is ended now"
+    decision = fact("forced", p.id, reason="limit reached", by="limit")
+    return Do("enforce_limit", announce("alarm", said), bounded(now, policy.call_s), p.id, decision)
 
 
 def _unsure(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Training would be stopped by the clock, and the provider has not said yet that it is that late."""
     p, bound = s.rental, min(s.teardown_at(policy), s.limit)
-    if p is None or p.life not in HELD or p.work.launching_at is None or now < bound or confirmed(p, bound):
+    if (
+        p is None
+        or p.life not in HELD
+        or p.work.launching_at is None
+        or now < bound
+        or confirmed(p, bound, policy.confirm_s)
+    ):
         return None
     asked = s.failures("enforce_limit", p.id)
     if asked is not None and asked.failures >= policy.confirm_soon:
@@ -93,7 +100,7 @@ def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
         return "the time of the plan has passed"
     if s.preflight_final:
         return f"not bought: {s.preflight_problem}"
-    refused = [p for p in s.purchases.values() if p.life == "refused"]
+    refused = [p for p in s.current if p.life == "refused"]
     if refused:
         return f"the provider refused: {refused[-1].cause}"
     if intents_left(s, policy) <= 0:
@@ -105,7 +112,9 @@ def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
 
 
 def _buying_since(s: RunState) -> Time:
-    return max([s.wanted_at, *(p.replaced_at or 0.0 for p in s.replaced)])
+    """From when on nothing but the provider was waited for; the first preflight may have put the clock right by hours."""
+    own = (s.first_at.get(kind, 0.0) for kind in ("approved", "preflight"))
+    return max([s.wanted_at, *own, *(p.replaced_at or 0.0 for p in s.replaced)])
 
 
 def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -> str:

@@ -42,7 +42,9 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
     if p.proofs and p.proofs[-1].ok:
         due = p.proofs[-1].at + policy.proof_gap_s
     elif p.proofs:
-        due = p.proofs[-1].at + policy.backoff(max(p.terminates, 1), policy.proof_every_s)
+        # while it ends the looks stay close together; what does not end is looked at ever more seldom
+        patience = p.rounds - policy.proof_soon
+        due = p.proofs[-1].at + policy.backoff(max(p.terminates, 1, patience), policy.proof_every_s)
     else:
         due = (asked_at or now) + policy.proof_every_s[0] if p.life == "ending" else now
     due = max(due, s.due("prove_gone", policy, p.id))

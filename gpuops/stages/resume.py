@@ -41,7 +41,7 @@ def _restore_due(s: RunState, now: Time, policy: Policy) -> Step | None:
     if due > now:
         return Wait(due, "sending the checkpoint again")
     effect = partial(_restore, endpoint=p.endpoint, copy=s.restore)
-    until = bounded(now, policy.transfer_s, s.limit, s.deadline)
+    until = bounded(now, policy.transfer_slice_s, s.limit, s.deadline)
     return Do("resume", effect, until, p.id, detail=f"sending {s.restore.generation}")
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from gpuops.errors import GpuopsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.purchase import FINAL, Purchase
 from gpuops.state import RunState
-from gpuops.steps import Do, Step, Wait, bounded, fact, first_due
+from gpuops.steps import Do, Step, Wait, announce, attempted, bounded, fact, first_due
 from gpuops.values import Event, Time
 
 
@@ -20,12 +23,18 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         return _decide(s, p, now, policy)
     if p.life != "ending":
         return None
+    if p.free and now >= (p.ending_at or now) + policy.search_end_s:
+        said = f"{p.ref} costs nothing and could not be removed: remove it yourself"
+        return Do(
+            "terminate", announce("alarm", said), bounded(now, policy.call_s), p.id, fact("unproven", p.id, why=said)
+        )
     due = s.due("terminate", policy, p.id)
     if p.terminated_at is not None:
         due = max(due, p.terminated_at + policy.backoff(p.terminates, policy.resend_every_s))
     if due > now:
         return Wait(due, "asking the provider again to end the rental")
-    return Do("terminate", _send, bounded(now, policy.call_s), p.id, detail=f"asking again ({p.terminates})")
+    send = partial(_send, policy=policy)
+    return Do("terminate", send, bounded(now, policy.call_s), p.id, detail=f"asking again ({p.terminates})")
 
 
 def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
@@ -43,11 +52,26 @@ def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         cause = f"forced: {p.work.forced}" if p.work.forced else s.cause
     else:
         return None
-    return Do("terminate", _send, bounded(now, policy.call_s), p.id, fact("ending", p.id, cause=cause))
+    send = partial(_send, policy=policy)
+    return Do("terminate", send, bounded(now, policy.call_s), p.id, fact("ending", p.id, cause=cause))
 
 
-def _send(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
-    ref = s.purchases[do.purchase or ""].ref
-    if ref is not None:
-        ports.providers(s.spec.provider).terminate(ref, do.until)
-    return (fact("terminated", do.purchase),)
+def _send(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
+    p = s.purchases[do.purchase or ""]
+    failed = s.failures("terminate", p.id)
+    told = _tell(ports, s, p, p.terminates + (failed.failures if failed else 0), policy)
+    try:
+        if p.ref is not None:
+            ports.providers(s.spec.provider).terminate(p.ref, do.until)
+    except GpuopsError as error:
+        return (*told, attempted("terminate", error.message, p.id))
+    return (*told, fact("terminated", p.id))
+
+
+def _tell(ports: Ports, s: RunState, p: Purchase, asked: int, policy: Policy) -> tuple[Event, ...]:
+    """An alarm, once, when asking led to nothing so often that something is wrong."""
+    said = f"{p.ref} was asked to end {policy.alarm_after} times and is not proved gone: look at the provider's console"
+    if asked < policy.alarm_after or said in s.alarms or p.free:
+        return ()
+    ports.notify(s.run, "alarm", said)
+    return (fact("alarm", p.id, message=said),)

@@ -33,7 +33,7 @@ def transfer(s: RunState, now: Time, policy: Policy) -> Step | None:
     if preview.digest not in s.approved:
         return Ask("Send these files?", preview.digest)
     send = partial(_send, endpoint=p.endpoint, approved=preview)
-    return Do("transfer", send, bounded(now, policy.transfer_s, s.limit, s.deadline), p.id, detail="sending")
+    return Do("transfer", send, bounded(now, policy.transfer_slice_s, s.limit, s.deadline), p.id, detail="sending")
 
 
 def _list(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:

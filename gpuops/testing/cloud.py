@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from gpuops.errors import ProviderError
 from gpuops.marks import mark_name, parse_name
 from gpuops.testing.faults import ECLIPSE_APART_S, ECLIPSE_S, START, Faults
 from gpuops.values import (
@@ -102,6 +103,8 @@ class Cloud:
     next_create: list[str] = field(default_factory=list)
     """What happens to the coming create calls: lost, error, capacity."""
     refusals: int = 0
+    stuck: int = 0
+    """Requests to remove a free object so far."""
     pending: list[tuple[float, Order, str, float]] = field(default_factory=list)
     """Create calls on their way that nobody waits for any more: (arrival, order, sender, until)."""
     random: random.Random = field(default_factory=random.Random)
@@ -146,8 +149,9 @@ class Cloud:
         )  # fmt: skip
         if f.timer != "none":
             machine.ends_at = order.ends_at
-        if f.reclaim_s and START + f.reclaim_s > now:
-            machine.reclaimed_at = START + f.reclaim_s
+        taken = sum(m.reclaimed_at < math.inf for m in self.machines)
+        if f.reclaim_s and taken < f.reclaims:
+            machine.reclaimed_at = START + f.reclaim_s if not taken and START + f.reclaim_s > now else now + f.reclaim_s
         self.machines.append(machine)
         self.set_timer(machine)
         return machine
@@ -177,6 +181,9 @@ class Cloud:
         """A request to end something; whatever is not there any more is ended already."""
         self.deeds.append(Deed(now, who, "terminate", ref, until=until))
         if ref.kind == "key":
+            self.stuck += 1
+            if self.stuck <= self.faults.sticky_keys:
+                raise ProviderError("409: it is in use")
             self.keys.pop(ref, None)
             return
         machine = self.find(ref)

@@ -92,6 +92,10 @@ class Faults:
     timer: str = "fires"
     """none, fires, late, never."""
     reclaim_s: float = 0.0
+    reclaims: int = 1
+    """So many rentals in a row are taken away, each that long after the last one was made."""
+    sticky_keys: int = 0
+    """So many requests to remove a free object fail: something still uses it."""
     clone_s: float = 0.0
     rename_s: float = 0.0
     """Somebody gives our rental another name at the console; its tag stays."""
@@ -142,9 +146,9 @@ class Faults:
 FAULTS: tuple[str, ...] = (
     "refusals", "create", "twin", "late_refusal", "seen_after_s", "listed_after_s", "gap_part", "lies", "eclipses",
     "outages", "limited_part", "slow_part", "ignored_terminates", "terminate_s", "lost_terminates", "timer",
-    "reclaim_s", "clone_s", "rename_s", "others", "vanish_s", "reboot_s", "unreachable", "ignores_stop", "rotten",
-    "corrupt_part", "broken_part", "disk_full", "asleep", "guard_keyless", "revoked", "journal_full", "second",
-    "operator", "other", "guard", "on_file", "outcome",
+    "reclaim_s", "reclaims", "sticky_keys", "clone_s", "rename_s", "others", "vanish_s", "reboot_s", "unreachable",
+    "ignores_stop", "rotten", "corrupt_part", "broken_part", "disk_full", "asleep", "guard_keyless", "revoked",
+    "journal_full", "second", "operator", "other", "guard", "on_file", "outcome",
 )  # fmt: skip
 """The fields that a shrunk life sets back to calm, where the violation stays."""
 
@@ -236,6 +240,8 @@ def _ends(r: random.Random, rough: float) -> dict[str, Any]:
         "lost_terminates": r.randint(1, 3) if some() else 0,
         "timer": r.choice(("none", "late", "never")) if some() else "fires",
         "reclaim_s": r.uniform(1, 3000) if some(0.4) or r.random() < 0.2 else 0.0,
+        "reclaims": r.choice((1, 1, 2, 3)),
+        "sticky_keys": r.choice((1, 5, 40)) if some(0.3) else 0,
     }
 
 

@@ -226,6 +226,10 @@ class SimulatedHost:
             hosts.restored[f"{machine.ref.id}:/resumed/{generation.id}"] = generation
             return f"/resumed/{generation.id}"
 
+        seconds = generation.bytes / hosts.faults.copy_bytes_per_s
+        self._wire.call("reach", until, lambda now: hosts.machine(endpoint, now))
+        if self._wire.transfer(seconds, until) + 1e-6 < seconds:
+            raise Unreachable("rsync did not end in time")
         return self._wire.call("restore", until, send, effect=True)
 
     def recall(self, run: RunId, endpoint: Endpoint, until: Time) -> Spec | None:

@@ -43,13 +43,14 @@ NAMES: dict[str, str] = {
 }
 
 _LONGEST_S: dict[str, float] = {
-    "send": 14_400,
+    "send": 1_800,
     "preview": 300,
     "seal": 200,
     "fetch": 60,
     "fetched": 60,
     "hash": 60,
-    "restore": 14_400,
+    "restore": 1_800,
+    "reach": 1_800,
 }
 
 

@@ -115,7 +115,7 @@ SCENARIOS: dict[str, Scenario] = {
     "leftover: killed between key and create call": Scenario(
         "hashicorp/packer#7601, skypilot#1225",
         "the user's computer dies after the free objects were made",
-        replace(_SHORT, seed=16, operator=Lives(kills=((7, "after"),))),
+        replace(_SHORT, seed=16, operator=Lives(kills=((5, "after"),))),
     ),
     "leftover: killed before its cleanup": Scenario(
         "runpod/containers reap-pods.yml",

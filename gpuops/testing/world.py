@@ -15,7 +15,7 @@ from gpuops.codec import to_json
 from gpuops.cost import affordable_until
 from gpuops.engine import GUARD, OPERATOR, drive, load
 from gpuops.errors import GateRefused, GpuopsError, Stale
-from gpuops.guard import arm, sentinel, tend, waits_for_guard
+from gpuops.guard import ARM_EVERY_S, arm, sentinel, tend, waits_for_guard
 from gpuops.journal import SqliteJournal
 from gpuops.plan import make_plan
 from gpuops.policy import Policy
@@ -94,6 +94,8 @@ class World:
         if f.second:
             self._add_operator("other", f.other, START + f.second_s, self._assist)
         self.scheduler.add("guard", lambda: self._lives("guard", f.guard, self._guard, again=True), START + 2)
+        if f.clone_s:
+            self.scheduler.add("somebody", self._clone, START + f.clone_s)
         if f.sentinel:
             self.scheduler.add("sentinel", lambda: self._lives("sentinel", Lives(), self._sentinel), START + 100)
         try:
@@ -260,7 +262,7 @@ class World:
 
     def _guard(self, ports: Ports, life: Life) -> None:
         """The local guard: for ever, one run after the other, and what it cannot do now it does later."""
-        cloned, due, seen = False, 0.0, -1
+        due, seen = 0.0, -1
         while True:
             # as the parent does: a child starts when something is due, or when somebody else wrote
             news = seen != self.watch.version and not self._busy
@@ -271,28 +273,34 @@ class World:
                     due = ports.clock.now() + _GUARD_LOOKS_S
                     self.watch.note(life, f"guard's child ends: {error.message}")
                 seen = self.watch.version
-            if not cloned and self.faults.clone_s and life.now > START + self.faults.clone_s:
-                cloned = self._clone(life.now)
             if self._over(ports, life.now):
                 self.scheduler.finish("closed")
             ports.clock.sleep_until(ports.clock.now() + _GUARD_LOOKS_S)
 
     def _tend(self, ports: Ports) -> float:
         """One child of the guard; in most lives one that stays, which saves folding the run again and again."""
-        if self.faults.seed % 4 == 0:
+        if self.faults.seed % 10 == 0:
             return tend(RUN, ports, self.policy, lambda r: self._busy > 0, arms=True)
         if self.watch.state is not None and waits_for_guard(self.watch.state):
             arm(ports, load(RUN, ports))
         stop = ports.clock.now() + _GUARD_STAYS_S
-        drive(RUN, ports, _PATIENT, GUARD, until=lambda s: s.closed or ports.clock.now() > stop)
-        return ports.clock.now() + 1
 
-    def _clone(self, now: float) -> bool:
-        ours = [m for m in self.cloud.ours() if m.created_at + 1000 < now and m.mark is not None]
-        if ours:
-            clone = self.cloud.plant("clone", now, ours[0].mark, ours[0].name)
-            self.watch.trace.append((now, "somebody", f"clones {ours[0].ref} as {clone.ref}"))
-        return bool(ours)
+        def enough(s: RunState) -> bool:
+            return s.closed or ports.clock.now() > stop or waits_for_guard(s)
+
+        state, _ = drive(RUN, ports, _PATIENT, GUARD, until=enough)
+        return ports.clock.now() + (ARM_EVERY_S if waits_for_guard(state) else 1)
+
+    def _clone(self) -> None:
+        """Somebody copies a rental of ours together with its mark, as soon as there is one that is old enough."""
+        while True:
+            now = self.scheduler.now
+            ours = [m for m in self.cloud.ours() if m.created_at + 1000 < now and m.mark is not None and m.bills(now)]
+            if ours:
+                clone = self.cloud.plant("clone", now, ours[0].mark, ours[0].name)
+                self.watch.trace.append((now, "somebody", f"clones {ours[0].ref} as {clone.ref}"))
+                return
+            self.scheduler.wait(now + 60)
 
     def _over(self, ports: Ports, now: float) -> bool:
         idle = self._busy == 0 and not ports.journal.runs(open_only=True) and not self.cloud.pending
