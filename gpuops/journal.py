@@ -29,6 +29,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
+_DAMAGED = ("not a database", "malformed")
 _LOCK_EVERY_S = 0.02
 _BUSY_TIMEOUT_S = 10.0
 """Longer than any transaction of ours; a writer stopped inside one makes a JournalError, not a hang."""
@@ -170,4 +171,6 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:
-        raise JournalError(f"the journal cannot be used: {error}") from error
+        damaged = isinstance(error, sqlite3.DatabaseError) and any(word in str(error) for word in _DAMAGED)
+        way_out = "move journal.db aside (keep it), then: gpuops adopt" if damaged else ""
+        raise JournalError(f"the journal cannot be used: {error}", next_command=way_out) from error

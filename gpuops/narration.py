@@ -23,7 +23,8 @@ def _wanted(r: Record, s: RunState) -> list[str]:
 
 def _created(r: Record, s: RunState) -> list[str]:
     ref = r.event.data["created"]["ref"]
-    how = " (found by its mark: the create answer was lost)" if r.event.data.get("via") == "search" else ""
+    found = " (taken on by its mark)" if s.adopted else " (found by its mark: the create answer was lost)"
+    how = found if r.event.data.get("via") == "search" else ""
     name = "/".join(str(ref[part]) for part in ("provider", "region", "kind", "id"))
     return [f"Rental bought: {name}{how}. It bills until it is proved gone; limit {rfc3339(s.limit)}"]
 

@@ -75,7 +75,7 @@ def make_plan(
     limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
     notes: list[str] = []
     if deadline < wanted - 1:
-        notes.append(f"the cap {spec.cap} moves the deadline forward: it must also pay for the hold")
+        notes.append(f"the cap {spec.cap} moves the deadline to an earlier moment: it must also pay for the hold")
     if deadline <= now + spec.train.grace_s:
         raise GateRefused(
             f"the cap {spec.cap} pays for {(limit - now) / 60:.0f} minutes at {offer.rate} per hour, "
@@ -120,7 +120,7 @@ def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:
     if traits.deadline in ("read back", "observed to fire"):
         layers.append(Layer("provider timer", traits.deadline, limit))
     if guard:
-        layers.append(Layer(GUARD_LAYER, "running", limit))
+        layers.append(Layer(GUARD_LAYER, "must show that it reaches the account", limit))
     return tuple(layers)
 
 

@@ -228,7 +228,7 @@ class Store(Protocol):
         ...
 
     def free_bytes(self, destination: str) -> int:
-        """Free space at the destination."""
+        """Free space at the destination, where something was written just now. Raises `CopyError` when nothing can be."""
         ...
 
 

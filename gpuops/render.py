@@ -133,6 +133,9 @@ def status_lines(runs: list[dict[str, Any]]) -> list[str]:
     lines = table(rows, ("run", "phase", "spent", "cap", "deadline", "limit", "may bill"))
     for r in runs:
         lines += [f"{r['id']}: ALARM: {safe(a)}" for a in r["alarms"]]
+        lines += [f"{r['id']}: {safe(t)}" for t in r["trouble"]]
+        if any(t.startswith("copy") for t in r["trouble"]):
+            lines.append(f'  next: mend it, or give the copy up: gpuops down {r["id"]} --force-unverified "why"')
     return lines
 
 

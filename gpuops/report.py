@@ -48,8 +48,22 @@ def status_line(s: RunState, now: Time) -> dict[str, Any]:
         "limit": rfc3339(limit),
         "layers": [{"name": x.name, "grade": x.grade, "at": rfc3339(x.at)} for x in s.layers.values()],
         "alarms": list(s.alarms),
+        "trouble": trouble(s),
         "may_bill": [name_of(p) for p in s.may_bill],
     }
+
+
+def trouble(s: RunState) -> list[str]:
+    """What was tried in vain, again and again, and what is kept on purpose: why an open run goes on as it does."""
+    said = (
+        []
+        if s.closed
+        else [f"{rule}: {a.error} ({a.failures} times)" for (rule, _), a in s.attempts.items() if a.failures > 2]
+    )
+    for p in s.purchases.values():
+        if p.life == "retained":
+            said.append(f"{name_of(p)} is kept until {rfc3339(p.retained_until)}: {p.retained_why}")
+    return said
 
 
 def purchase_line(p: Purchase, now: Time) -> dict[str, Any]:

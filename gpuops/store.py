@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -147,11 +148,14 @@ class LocalStore:
         return tuple(removed)
 
     def free_bytes(self, destination: str) -> int:
-        """Free space where the destination is or will be."""
-        path = Path(destination)
-        while not path.exists() and path != path.parent:
-            path = path.parent
-        return shutil.disk_usage(path).free
+        """Free space at the destination, where something was written just now. Raises `CopyError` when nothing can be."""
+        try:
+            Path(destination).mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=destination) as probe:
+                probe.write(b"x")
+            return shutil.disk_usage(destination).free
+        except OSError as error:
+            raise CopyError(f"cannot write to {destination}: {error.strerror}") from error
 
 
 def _run_directory(run: RunId, destination: str) -> Path:
@@ -311,7 +315,7 @@ def _copied(path: Path, generation: Generation) -> Copied:
 
 def _full(error: OSError, destination: str, generation: Generation, store: LocalStore) -> CopyError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = store.free_bytes(destination)
+        free = shutil.disk_usage(Path(destination).anchor if not os.path.isdir(destination) else destination).free
         return CopyError(
             f"no space at {destination}: {free:,} bytes free, {generation.bytes:,} needed for {generation.id}"
         )

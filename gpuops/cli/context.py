@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -110,8 +111,10 @@ class App:
         from gpuops.ssh import SshHost
         from gpuops.store import LocalStore
 
-        self.home.runs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.home.runtime.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.home.runs, self.home.runtime):
+            # what needs it says so itself; asking a provider and ending a rental do not
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return Ports(
             clock=self.clock,
             journal=self.journal,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuops.cli.context import App
 from gpuops.cli.interrupts import Interrupted
-from gpuops.cli.leaving import farewell, still_bills, unwritable
+from gpuops.cli.leaving import farewell, guard_runs, still_bills, unwritable
 from gpuops.cli.output import ask as ask_person
 from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
@@ -29,7 +29,7 @@ from gpuops.steps import Ask, Step, fact
 from gpuops.values import Event, Record, RunId
 
 LEAVES_FREELY = ("watch", "logs")
-TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend", "retain")
+TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "down", "extend", "retain")
 """What came before was told by the command that did it."""
 GUARD_STARTS_S = 15.0
 INTERRUPTED = "interrupted by the user while buying"
@@ -53,6 +53,8 @@ class Teller:
             self.seen = record.seq
             if record.event.kind == "attempted" and record.event.data["rule"] == "status":
                 self.lost = True
+            if record.event.kind in ("gone", "replaced"):
+                self.lost = False  # what was lost was the host, and that is told
             if record.event.kind == "status":
                 if self.lost:
                     self.app.printer.line("Connection to the host is back; training did not need it")
@@ -192,11 +194,16 @@ def ready(app: App, state: RunState, command: str) -> int:
         app.printer.document({"runs": [status_line(state, now)]})
         return 0
     rental = state.rental
-    if command == "up" and rental is not None and rental.work.checked_at is not None:
-        down_at = rental.work.checked_at + state.spec.setup_s
-        app.printer.line(f"Ready: {name_of(rental)}. It bills. Unless launched it goes down at {rfc3339(down_at)}.")
+    if rental is not None and rental.work.launching_at is not None:
+        app.printer.line(f"Training: {name_of(rental)}. It bills.")
+    elif command == "up" and rental is not None and rental.work.checked_at is not None:
+        down_at = min(rental.work.checked_at + state.spec.setup_s, state.teardown_at(app.home.policy))
+        ends = f"Unless launched it goes down at {rfc3339(down_at)}."
+        if not guard_runs(app):
+            ends = f"No guard runs here: nothing brings it down before its limit {rfc3339(state.limit)}."
+        app.printer.line(f"Ready: {name_of(rental)}. It bills. {ends}")
         app.printer.line(f"  next: gpuops launch {state.run}")
-    elif command == "launch":
+    if command in ("up", "launch") and rental is not None and rental.work.launching_at is not None:
         app.printer.line(f"  next: gpuops watch {state.run}   (leaving it stops nothing)")
     return 0
 

@@ -118,9 +118,14 @@ def _once(context: App, names: list[str]) -> None:
     problems: list[str] = []
     states: list[RunState] = []
     try:
-        states = context.states() if context.home.journal.exists() else []
-    except JournalError as error:  # marks and credentials are enough for what is past its limit
-        problems.append(f"the runs of this computer: {error.message}")
+        if context.home.journal.exists():
+            states = context.states()
+        else:
+            context.journal = SqliteJournal(
+                ":memory:"
+            )  # nothing to read, and nothing to write where it may not be possible
+    except (JournalError, OSError) as error:  # marks and credentials are enough for what is past its limit
+        problems.append(f"the runs of this computer: {error}")
         context.journal = SqliteJournal(":memory:")
     known = {p.ref for s in states if not s.closed for p in s.purchases.values()}
     left: list[str] = []

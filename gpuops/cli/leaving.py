@@ -37,8 +37,8 @@ def layers_text(app: App, state: RunState) -> str:
         if state.wanted == "closed":
             said.append("the guard goes on with the teardown.")
         elif rental is not None and rental.work.launching_at is None and rental.work.checked_at is not None:
-            setup_s = state.spec.setup_s
-            said.append(f"The guard brings it down when it is not launched within {setup_s:.0f} s of being ready.")
+            down_at = min(rental.work.checked_at + state.spec.setup_s, state.teardown_at(app.home.policy))
+            said.append(f"The guard brings it down at {rfc3339(down_at)} unless it is launched.")
         else:
             said.append(
                 f"the guard seals, copies and ends it when training ends, by the deadline {rfc3339(state.deadline)}."

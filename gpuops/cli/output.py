@@ -117,7 +117,7 @@ def _json(document: Any) -> str:
 
 def _columns() -> int:
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 100
     except OSError:
         return 100
 

@@ -36,11 +36,21 @@ def retain(
     context = make_app(as_json=json)
     state = context.find(run, open_only=True)
     rental = state.rental
+    if not reason.strip():
+        raise UsageError("--reason must say why it is kept: it stands in every reconcile report")
+    if rental is not None and rental.life == "retained":
+        raise UsageError(
+            f"run {state.run} is kept already, until {clock_text(rental.retained_until)}: {rental.retained_why}",
+            next_command=f"gpuops release {state.run}",
+        )
     if rental is None or rental.life != "created":
         raise UsageError(f"run {state.run} has no rental to keep: it is {state.phase}")
     work = rental.work
     if work.launching_at is not None and not work.outcome and not work.safe_to_end:
-        raise UsageError(f"training runs on {state.run}: it can be kept when training has ended")
+        raise UsageError(
+            f"training runs on {state.run}: it can be kept when training has ended. For that moment to come, the manifest needs "
+            "`teardown: {when: manual}`, or keep_failed for a run that fails"
+        )
     now = context.clock.now()
     try:
         until = now + duration_s(keep)

@@ -35,7 +35,8 @@ def status(
         if json:
             context.printer.document({"runs": []})
         else:
-            context.printer.lines(NOTHING)
+            there = context.home.journal.exists()
+            context.printer.lines(NOTHING if there else (f"There is no journal at {context.home.journal}.", *NOTHING))
         return
     # only now: most of the time that this command takes is importing
     from gpuops.render import status_lines

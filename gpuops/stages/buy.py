@@ -8,7 +8,7 @@ from decimal import Decimal
 from functools import partial
 
 from gpuops.codec import to_json
-from gpuops.errors import CredentialsError
+from gpuops.errors import CopyError, CredentialsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.purchase import Purchase
@@ -82,7 +82,10 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     if inventory.gaps:
         return (attempted("buy", "what cannot be listed is not bought: the listing has gaps"),)
     need = s.spec.outputs.expected_bytes * (s.spec.outputs.keep_last + 1)
-    free = ports.store.free_bytes(s.spec.outputs.destination)
+    try:
+        free = ports.store.free_bytes(s.spec.outputs.destination)
+    except CopyError as error:
+        return (_no(f"the copies have no place: {error.message}"),)
     if free < need:
         return (_no(f"{s.spec.outputs.destination} has {free} bytes free, the copies need {need}"),)
     missing = [name for name in s.spec.secrets if s.replaced and ports.secret(name) is None]
