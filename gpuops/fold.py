@@ -25,6 +25,7 @@ _CLEARS: dict[str, tuple[str, ...]] = {
     "searched": ("resolve",),
     "created": ("resolve", "buy"),
     "observed": ("observe", "enforce_limit"),
+    "time_told": ("enforce_limit",),
     "checked": ("check_host",),
     "listed": ("transfer",),
     "transferred": ("transfer",),
@@ -202,6 +203,7 @@ def _attempted(s: RunState, r: Record) -> RunState:
 
 _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "resuming": lambda s, r: changed(s, resume=r.event.data["generation"]),
+    "time_told": lambda s, r: changed(s, time_told=max(s.time_told, r.event.data["at"]), time_told_at=r.at),
     "armed": lambda s, r: changed(s, armed_at=r.at, unarmed=""),
     "unarmed": lambda s, r: changed(s, unarmed=r.event.data["why"]),
     "replaced": _replaced,

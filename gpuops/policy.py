@@ -93,8 +93,9 @@ class Policy:
     """A provider that tells a time before the limit is believed for this long beyond it, by this computer's clock."""
     confirm_soon: int = 3
     """So often, within seconds, before training is stopped by the clock alone: it costs training time, no checkpoint."""
-    confirm_attempts: int = 7
-    """So often, over some 16 minutes, the provider is asked whether the limit has come, before this computer's clock decides."""
+    confirm_attempts: int = 30
+    """So often, over some two hours, looks and listings may fail before this computer's clock alone decides that the limit has
+    come: an adapter that can no longer read answers must not let a bill run for ever."""
 
     def backoff(self, failures: int, table: tuple[float, ...] | None = None) -> float:
         """The gap after `failures` failures in a row (at least 1)."""

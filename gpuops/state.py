@@ -83,6 +83,9 @@ class RunState:
     """The generation on the host that training goes on from; empty: it begins anew."""
     restore: Copied | None = None
     """The verified copy that the next rental goes on from, after one was lost."""
+    time_told: Time = 0.0
+    """The provider's time as a listing told it, asked for because a look by id could not."""
+    time_told_at: Time = 0.0
     armed_at: Time | None = None
     """When the guard on this computer last showed that it reaches this run's account."""
     armed_from: Time = 0.0

@@ -12,7 +12,7 @@ from gpuops.ports import Ports
 from gpuops.purchase import Purchase
 from gpuops.state import RunState
 from gpuops.steps import fact
-from gpuops.values import Event, Observation, Ref, Time
+from gpuops.values import Event, Observation, Ref, Scope, Time
 
 
 def look(ports: Ports, s: RunState, p: Purchase, ref: Ref, until: Time) -> tuple[Observation, Event]:
@@ -25,12 +25,28 @@ def look(ports: Ports, s: RunState, p: Purchase, ref: Ref, until: Time) -> tuple
     return seen, fact("observed", p.id, observation=to_json(seen), grade=grade)
 
 
-def confirmed(p: Purchase, at: Time, patience_s: float) -> bool:
-    """The provider itself has said, in a look at `p`, that `at` has come; by the recorder's clock where it tells no time.
+def ask_the_time(ports: Ports, s: RunState, p: Purchase, until: Time) -> tuple[Event, ...]:
+    """Hear the provider's time by a look at `p`, or by a listing where the look fails. Raises `GpuopsError` when both do."""
+    if p.ref is None:
+        return ()
+    try:
+        return (look(ports, s, p, p.ref, until)[1],)
+    except Exception:
+        inventory = ports.providers(s.spec.provider).list_billable(Scope((p.ref.kind,), (p.ref.region,)), until)
+    if inventory.provider_time is None:
+        return (fact("time_told", None, at=ports.clock.now(), by="the listing, which tells no time"),)
+    ports.clock.learn(inventory.provider_time)
+    return (fact("time_told", None, at=inventory.provider_time, by="the listing"),)
+
+
+def confirmed(s: RunState, p: Purchase, at: Time, patience_s: float) -> bool:
+    """The provider itself has said, in a look at `p` or in a listing, that `at` has come.
 
     One that goes on telling an old time, as behind a cache, is not waited for longer than `patience_s`: the recorder's clock
     went on since the last answer that made sense.
     """
+    if s.time_told >= at:
+        return True
     if p.observation is None or p.observed_at is None:
         return False
     told = p.observation.provider_time

@@ -49,6 +49,27 @@ def test_the_provider_is_followed_in_both_directions(computer: Computer, ahead_s
     assert clock.now() == START + 100 and clock.wall() == START + 100 + ahead_s
 
 
+def test_a_time_that_stands_still_does_not_hold_the_clock_back(computer: Computer) -> None:
+    """As behind a cache: the same old answer again and again."""
+    clock = MoneyClock()
+    clock.learn(START)
+    for _ in range(100):
+        computer.true += 60
+        clock.learn(START)
+    assert clock.now() == START + 6000
+
+
+def test_one_answer_that_contradicts_counts_when_the_next_one_agrees_with_it(computer: Computer) -> None:
+    clock = MoneyClock()
+    clock.learn(START + 7200)
+    computer.true += 10
+    clock.learn(START + 10)
+    assert clock.now() == START + 7210
+    computer.true += 10
+    clock.learn(START + 20)
+    assert clock.now() == START + 20
+
+
 def test_rounding_to_seconds_is_no_news(computer: Computer) -> None:
     clock = MoneyClock()
     clock.learn(START - 1)

@@ -273,7 +273,8 @@ def test_forced_is_decided_at_the_limit_and_not_before() -> None:
     # this computer's clock alone does not decide what cannot be undone
     asking = story.at(LIMIT).step()
     assert named(asking) == "enforce_limit" and isinstance(asking, Do) and asking.decision is None
-    assert named(story.observed(provider_time=LIMIT - 1).step()) == "enforce_limit"
+    assert named(story.observed(provider_time=LIMIT - 1).step()) == "seal", "not asked again without a pause"
+    assert named(story.wait(POLICY.ask_time_every_s).step()) == "enforce_limit"
     assert decided(story.observed(provider_time=LIMIT).step()) == "forced"
     story.tell("forced", decision=True, reason="limit reached", by="limit")
     assert decided(story.step()) == "ending"
@@ -286,6 +287,69 @@ def test_a_provider_that_cannot_be_asked_for_the_time_does_not_hold_up_the_limit
         story.tell("attempted", rule="enforce_limit", error="unreadable")
     assert story.now > LIMIT + 900
     assert decided(story.step()) == "forced"
+
+
+def test_a_provider_that_goes_on_telling_an_old_time_does_not_hold_up_the_limit() -> None:
+    story = Story().launched().going_down().at(LIMIT).observed(provider_time=LIMIT - 900)
+    assert named(story.wait(POLICY.ask_time_every_s).step()) == "enforce_limit"
+    story.at(LIMIT + POLICY.confirm_s + 1).observed(provider_time=LIMIT - 900)
+    assert decided(story.step()) == "forced"
+
+
+def test_where_a_look_cannot_be_read_a_listing_tells_the_time() -> None:
+    story = Story().launched().going_down().at(LIMIT)
+    story.tell("attempted", rule="enforce_limit", error="unreadable").wait(60).tell("time_told", at=LIMIT + 1)
+    assert decided(story.step()) == "forced"
+
+
+def test_one_rental_that_cannot_be_asked_does_not_hold_up_the_limit_of_another() -> None:
+    story = Story(spec=to_json(replace(SPEC, train=replace(SPEC.train, resume=1)))).launched().status("g1")
+    story.tell("ended_elsewhere", by="x").tell("gone", decision=True).tell("replaced", decision=True)
+    story.tell("preflight", None, problem="").intended(2).created(2, "m-2").observed(purchase="p2")
+    story.tell("launching", "p2").tell("launched", "p2", boot_id="b").tell("reappeared").going_down()
+    story.at(LIMIT)
+    for _ in range(4):
+        story.tell("attempted", rule="enforce_limit", error="no answer")
+    story.observed(purchase="p2", provider_time=LIMIT)
+    step = story.step()
+    assert decided(step) == "forced" and isinstance(step, Do) and step.purchase == "p2"
+
+
+@pytest.mark.parametrize("wanted", ["closed", "training"])
+def test_an_answer_that_the_adapter_cannot_read_stops_no_driver(wanted: str) -> None:
+    story = Story().launched() if wanted == "training" else Story().bought().going_down()
+    ports, cloud, said = ports_for(story)
+
+    def changed_json(*_: Any) -> Any:
+        raise KeyError("desiredStatus")
+
+    broken = Broken(ports.providers("simulated"), "inspect", KeyError("desiredStatus"))
+    ports = replace(ports, providers=lambda name: broken)  # type: ignore[arg-type,return-value]
+    drive("run-1", ports, POLICY, GUARD, until=lambda s: bool(cloud.deeds) or ports.clock.now() > LIMIT + 4 * 3600)
+    assert [d.what for d in cloud.deeds] == ["terminate"]
+    assert any("KeyError" in text for text in said)
+
+
+def test_past_the_limit_an_unreadable_answer_and_a_full_disk_keep_nothing_billing() -> None:
+    story = Story().launched().at(LIMIT + 1)
+    ports, cloud, _ = ports_for(story)
+    broken = Broken(ports.providers("simulated"), "inspect", KeyError("x"))
+    ports = replace(ports, journal=Unwritable(ports.journal), providers=lambda name: broken)  # type: ignore[arg-type,return-value]
+    with pytest.raises(JournalError):
+        advance("run-1", ports, POLICY, GUARD)
+    assert [d.what for d in cloud.deeds] == ["terminate"]
+
+
+def test_what_does_not_end_is_asked_again_looked_at_ever_more_seldom_and_told_to_a_person() -> None:
+    story = Story().bought().going_down()
+    ports, _, said = ports_for(story)
+    broken = Broken(ports.providers("simulated"), "terminate", ProviderError("403: forbidden"))
+    ports = replace(ports, providers=lambda name: broken)  # type: ignore[arg-type,return-value]
+    end = story.now + 2 * 3600
+    state, _ = drive("run-1", ports, POLICY, GUARD, until=lambda s: ports.clock.now() > end)
+    found = kinds(ports)
+    assert 20 < found.count("proof") < 200, "bounded by a growing gap"
+    assert sum("was asked to end" in text for text in said) == 1 and len(state.alarms) == 1
 
 
 def test_the_users_reason_ends_a_rental_at_once() -> None:

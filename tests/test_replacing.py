@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from runstory import DEADLINE, LOG, POLICY, SPEC, Story, generation, ref
 
+from gpuops.copying import prune
 from gpuops.engine import GUARD, OPERATOR
 from gpuops.replacing import intents_left, newest_copy, replaceable
+from gpuops.stages.buy import buy
 from gpuops.steps import Ask, Do, Step, Wait
 
 TWICE = replace(SPEC, train=replace(SPEC.train, resume=2))
@@ -204,3 +207,69 @@ def test_a_guard_without_the_key_or_without_a_word_is_no_layer() -> None:
     doing(Story(**COUNTED).wanted("ready").approved().wait(POLICY.arm_s).step(), "buy")
     story.tell("unarmed", None, layer="guard on this computer", why="no key")
     assert doing(story.step(), "buy").effect.keywords["problem"].endswith("no key")  # type: ignore[attr-defined]
+
+
+# --- what a replacement must not disturb -----------------------------------------------------------------------------------
+
+
+def test_a_deadline_that_was_moved_stays_moved_for_the_next_rental() -> None:
+    fixed = replace(TWICE, deadline_at=DEADLINE)
+    story = Story(fixed).launched().status("g1").tell("shortened", None, deadline=DEADLINE - 1200, limit=DEADLINE - 600)
+    _, deadline = replaced(lost(story)).state.ends(story.now)
+    assert deadline == DEADLINE - 1200
+
+
+def test_an_older_create_call_without_an_answer_does_not_become_the_runs_rental_again() -> None:
+    story = Story(TWICE).ready_to_buy().intended().tell("unknown", error="lost").wait(901)
+    story.tell("preflight", None, problem="").intended(3).created(3, "m-3").observed(purchase="p3")
+    story.tell("launching", "p3").tell("launched", "p3", boot_id="b").wanted("training")
+    story.tell("ended_elsewhere", "p3", by="x").tell("gone", "p3", decision=True)
+    step = doing(story.step(OPERATOR - {"resolve"}), "resume")
+    assert step.decision is not None
+    story.tell("replaced", "p3", decision=True, **step.decision.data)
+    assert story.state.rental is None
+    buying = buy(story.state, story.now, POLICY)
+    assert buying is not None and doing(buying, "buy").detail == "preflight"
+
+
+def test_the_guard_must_show_again_that_it_reaches_the_account() -> None:
+    story = Story(TWICE, **COUNTED)
+    story.tell("armed", None, layer="guard on this computer", account="account-1")
+    replaced(lost(story.launched().status("g1")))
+    assert isinstance(story.step(OPERATOR - {"observe"}), Wait)
+    story.tell("armed", None, layer="guard on this computer", account="account-1")
+    assert doing(story.step(), "buy").detail == "preflight"
+
+
+def test_the_layers_of_a_run_are_those_of_the_rental_it_works_on() -> None:
+    story = second(replaced(lost_in_training())).observed(purchase="p2", ends_at=DEADLINE)
+    before = story.state.layers
+    story.tell("reappeared").observed(purchase="p1", ends_at=DEADLINE - 3000)
+    assert story.state.layers == before
+
+
+def test_a_free_part_that_cannot_be_removed_is_given_up_after_a_day_and_said() -> None:
+    story = (
+        part(Story().ready_to_buy().intended())
+        .tell("refused", reason="no capacity")
+        .going_down()
+        .ending("p1.key.key-1")
+    )
+    story.wait(POLICY.search_end_s)
+    step = doing(story.step(OPERATOR - {"prove_gone"}), "terminate")
+    assert step.decision is not None and step.decision.kind == "unproven"
+    story.tell("unproven", "p1.key.key-1", decision=True, why="test")
+    assert doing(story.step(), "close")
+
+
+def test_the_copy_that_the_next_rental_goes_on_from_is_never_pruned() -> None:
+    story = replaced(lost_in_training())
+    kept: list[tuple[str, ...]] = []
+
+    class Pruning:
+        def prune(self, run: str, destination: str, keep_last: int, keep: tuple[str, ...]) -> tuple[str, ...]:
+            kept.append(keep)
+            return ()
+
+    prune(SimpleNamespace(store=Pruning()), story.state, story.state.purchases["p1"], "g7")  # type: ignore[arg-type]
+    assert "g1" in kept[0]

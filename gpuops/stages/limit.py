@@ -8,7 +8,7 @@ from gpuops.purchase import HELD, Purchase, Work
 from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact, first_due
-from gpuops.timekeeping import confirmed, look
+from gpuops.timekeeping import ask_the_time, confirmed
 from gpuops.values import Event, Time
 
 
@@ -37,9 +37,9 @@ def _end(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         return None
     asked = s.failures("enforce_limit", p.id)
     unsure = asked is None or asked.failures < policy.confirm_attempts
-    if p.ref is not None and unsure and not confirmed(p, s.limit, policy.confirm_s):
+    if p.ref is not None and unsure and not confirmed(s, p, s.limit, policy.confirm_s):
         # what cannot be undone is not decided by this computer's clock, and without the provider nothing ends anyway
-        due = s.due("enforce_limit", policy, p.id)
+        due = _ask_due(s, p, now, policy)
         if due > now:
             return Wait(due, "the limit seems to be reached: asking the provider for the time")
         return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
@@ -56,21 +56,28 @@ def _unsure(s: RunState, now: Time, policy: Policy) -> Step | None:
         or p.life not in HELD
         or p.work.launching_at is None
         or now < bound
-        or confirmed(p, bound, policy.confirm_s)
+        or confirmed(s, p, bound, policy.confirm_s)
     ):
         return None
     asked = s.failures("enforce_limit", p.id)
     if asked is not None and asked.failures >= policy.confirm_soon:
         return None
-    due = s.due("enforce_limit", policy, p.id)
+    due = _ask_due(s, p, now, policy)
     if due > now:
         return Wait(due, "the deadline seems near: asking the provider for the time")
     return Do("enforce_limit", _ask_the_time, bounded(now, policy.call_s), p.id)
 
 
+def _ask_due(s: RunState, p: Purchase, now: Time, policy: Policy) -> Time:
+    """When to ask again: a provider that goes on telling an old time is not asked without a pause."""
+    heard_at = max(p.observed_at or 0.0, s.time_told_at)
+    pause = heard_at + policy.ask_time_every_s if heard_at <= now else now
+    return max(s.due("enforce_limit", policy, p.id), pause)
+
+
 def _ask_the_time(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
-    p = s.purchases[do.purchase or ""]
-    return () if p.ref is None else (look(ports, s, p, p.ref, do.until)[1],)
+    told = ask_the_time(ports, s, s.purchases[do.purchase or ""], do.until)
+    return tuple(Event(e.kind, e.data, do.purchase) for e in told)
 
 
 def why_down(s: RunState, now: Time, policy: Policy) -> str:

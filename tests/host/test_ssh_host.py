@@ -350,3 +350,17 @@ def test_a_local_link_in_the_attempt_is_not_followed(case: Case, tmp_path: Path)
     with pytest.raises(CopyError):
         case.ssh.fetch(RUN, case.endpoint, case.spec, generation, str(into), case.until(), no_progress)
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_run_knows_the_pins_of_several_addresses(case: Case) -> None:
+    """A lost rental that was replaced may come back, with work on it: it is still the host that was pinned."""
+    own = case.ssh.scan(RUN, case.endpoint, case.until())
+    case.ssh.pin(RUN, case.endpoint, own)
+    other = replace(case.endpoint, host="192.0.2.7")
+    case.ssh.pin(RUN, other, own)
+    case.ssh.pin(RUN, other, own)
+    assert len((case.ssh.runs_dir / RUN / "ssh" / "known_hosts").read_text().splitlines()) == 2
+    assert case.ssh.status(RUN, case.endpoint, case.spec, case.until()).phase in ("missing", "ended", "running")
+    unknown = replace(case.endpoint, host="192.0.2.8")
+    with pytest.raises(HostKeyMismatch, match="another address"):
+        case.ssh.status(RUN, unknown, case.spec, case.until())
