@@ -44,7 +44,7 @@ def down(
         if force_unverified:
             _force(context, state, force_unverified)
         ensure_guard(context)
-    raise typer.Exit(go(context, state.run, "down", yes=True, until=lambda s: s.closed))
+    raise typer.Exit(go(context, state.run, "down", yes=True, until=lambda s: s.closed, since=state.version))
 
 
 def _force(context: App, state: RunState, reason: str) -> None:

@@ -29,7 +29,7 @@ from gpuops.steps import Ask, Step, fact
 from gpuops.values import Event, Record, RunId
 
 LEAVES_FREELY = ("watch", "logs")
-TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "down", "extend", "retain")
+TELLS_FROM_NOW = (*LEAVES_FREELY, "launch", "extend", "retain")
 """What came before was told by the command that did it."""
 GUARD_STARTS_S = 15.0
 INTERRUPTED = "interrupted by the user while buying"
@@ -115,11 +115,22 @@ def resume_from(app: App, run: RunId, generation: str) -> None:
 
 
 def go(
-    app: App, run: RunId, command: str, *, until: Callable[[RunState], bool], yes: bool, may: frozenset[str] = OPERATOR
+    app: App,
+    run: RunId,
+    command: str,
+    *,
+    until: Callable[[RunState], bool],
+    yes: bool,
+    may: frozenset[str] = OPERATOR,
+    since: int | None = None,
 ) -> int:
-    """Drive a run until `until`, and return the exit code of `command`."""
+    """Drive a run until `until`, and return the exit code of `command`.
+
+    `since`: the version from which on its records are news to whoever typed the command.
+    """
     first = app.state(run)
-    teller = Teller(app, first.version if command in TELLS_FROM_NOW else 0, first)
+    told = since if since is not None else first.version if command in TELLS_FROM_NOW else 0
+    teller = Teller(app, told, first)
     app.interrupts.farewell = lambda: farewell(app, teller.last or first)
 
     def answer(state: RunState, ask: Ask) -> bool:
