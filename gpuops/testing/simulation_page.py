@@ -30,7 +30,7 @@ def page(
         [
             "# What simulation has shown",
             "The real engine, journal and rules, driven by operators, a guard and a blind sentinel in virtual time. Written by",
-            "`script/simulate --full --record docs/reference/simulation.md`; `script/test` lives a smaller set each time.",
+            "`script/simulate --record docs/reference/simulation.md`; with `--full` it lives 20,000 seeds and every crash point.",
             "",
             "| | |",
             "|---|---|",

@@ -119,7 +119,7 @@ def test_no_at_the_dry_run_question_says_what_bills(tmp_path: Path) -> None:
                 screen.see("Send these files?")
                 screen.type(keys)
                 assert screen.code() == 5, screen.shown
-                for words in ("may still bill: local/", "not launched", "next: gpuops"):
+                for words in ("may still bill: local/", "unless it is launched", "next: gpuops"):
                     assert words in screen.shown, f"{words!r}\n{screen.shown}"
             assert world.closed()["outcome"] is None
             nothing_left(world)
