@@ -18,6 +18,7 @@ from gpuops.engine import OPERATOR, drive, load
 from gpuops.errors import CredentialsError, JournalError, Stale, UsageError
 from gpuops.fold import fold
 from gpuops.fold_purchase import ImpossibleTransition
+from gpuops.guard import waits_for_guard
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
 from gpuops.narration import narrate
@@ -49,6 +50,8 @@ class Teller:
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
         self.last = state
+        if waits_for_guard(state):
+            ensure_guard(self.app)  # one that died meanwhile would be waited for in vain
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
             if record.event.kind == "attempted" and record.event.data["rule"] == "status":
