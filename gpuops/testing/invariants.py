@@ -45,10 +45,10 @@ NAMES: dict[str, str] = {
 _LONGEST_S: dict[str, float] = {
     "send": 1_800,
     "preview": 300,
-    "seal": 200,
+    "seal": 3_930,
     "fetch": 60,
     "fetched": 60,
-    "hash": 60,
+    "hash": 3_900,
     "restore": 1_800,
     "reach": 1_800,
 }
