@@ -196,8 +196,12 @@ def _attempted(s: RunState, r: Record) -> RunState:
     d = r.event.data
     key = (d["rule"], r.event.purchase or "")
     old = s.attempts.get(key)
-    failures = 1 if d.get("busy") else (old.failures if old else 0) + 1
-    attempt = Attempt(failures, r.at, d.get("error", ""), bool(d.get("final")))
+    failures = old.failures if old else 0
+    if d.get("busy"):
+        old = old or Attempt(0, r.at, d.get("error", ""))
+        attempt = changed(old, at=r.at, busy=old.busy + 1)
+    else:
+        attempt = Attempt(failures + 1, r.at, d.get("error", ""), bool(d.get("final")))
     return changed(s, attempts={**s.attempts, key: attempt})
 
 

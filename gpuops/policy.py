@@ -84,6 +84,8 @@ class Policy:
     # everything
     backoff_s: tuple[float, ...] = (2, 5, 15, 60, 300)
     """Gaps after the 1st, 2nd … failure in a row of one rule; the last one repeats."""
+    busy_every_s: tuple[float, ...] = (2, 5, 15)
+    """Gaps while another process of this computer has the lock for the same work; what it gets done is read at once."""
     wake_s: float = 2
     """A sleeping driver looks at the journal this often, since other operators write to it."""
     clock_warn_s: float = 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -35,13 +36,15 @@ _WANTED_ORDER: tuple[Wanted, ...] = ("nothing", "ready", "training", "closed")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Failures in a row of one rule for one purchase, and when the last one was."""
+    """Failures in a row of one rule for one purchase, and when it was last tried."""
 
     failures: int
     at: Time
     error: str
     final: bool = False
     """Trying again cannot help: the host or the provider said no."""
+    busy: int = 0
+    """So often in a row, since the last failure, another process had the lock. That is no failure, and undoes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,12 @@ class Extension:
     limit: Time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunState:
-    """Everything that is known about a run. `version` is the seq of the last record."""
+    """Everything that is known about a run. `version` is the seq of the last record.
+
+    Without slots, so that what every rule asks for is worked out once for each version.
+    """
 
     run: RunId
     version: int
@@ -116,7 +122,7 @@ class RunState:
     first_at: Mapping[str, Time] = field(default_factory=dict)
     """Money time of the first record of each kind: the timing sheet."""
 
-    @property
+    @cached_property
     def rental(self) -> Purchase | None:
         """The purchase that the run works on: the launched one, else the first that exists, else the newest intent.
 
@@ -130,18 +136,18 @@ class RunState:
         made.sort(key=lambda p: (p.life != "created", p.made_at or 0.0))
         return (launched or made or live[-1:])[0]
 
-    @property
+    @cached_property
     def intents(self) -> tuple[Purchase, ...]:
         """Purchases for which a create call was decided on: no duplicates, no parts."""
         return tuple(p for p in self.purchases.values() if not p.twin_of and not p.part_of)
 
-    @property
+    @cached_property
     def current(self) -> tuple[Purchase, ...]:
         """The intents since a rental was last replaced: what came before is only searched for, brought home and ended."""
         last = max((p.seq for p in self.replaced), default=0)
         return tuple(p for p in self.intents if p.seq > last)
 
-    @property
+    @cached_property
     def replaced(self) -> tuple[Purchase, ...]:
         """Lost rentals that the run goes on without."""
         return tuple(p for p in self.purchases.values() if p.replaced_at is not None)
@@ -211,7 +217,10 @@ class RunState:
     def due(self, rule: str, policy: Policy, purchase: PurchaseId = "", table: tuple[float, ...] | None = None) -> Time:
         """When a rule may act again after its failures; minus infinity when it has not failed."""
         attempt = self.failures(rule, purchase)
-        return -math.inf if attempt is None else attempt.at + policy.backoff(attempt.failures, table)
+        if attempt is None:
+            return -math.inf
+        gap = policy.backoff(attempt.failures, table) if attempt.failures else 0.0
+        return attempt.at + max(gap, policy.backoff(attempt.busy, policy.busy_every_s) if attempt.busy else 0.0)
 
     def visible_from(self, purchase: Purchase, policy: Policy) -> Time:
         """From when on "not listed" is news: once it was listed, or when late visibility is over.

@@ -62,7 +62,7 @@ def attempted(
 ) -> Event:
     """The fact that something was tried and failed: backoff is computed from it.
 
-    `final`: trying again cannot help. `busy`: another process has the lock; that is no failure, so the gap does not grow.
+    `final`: trying again cannot help. `busy`: another process has the lock; that is no failure, and has its own short gaps.
     """
     flags = {k: True for k, v in (("final", final), ("busy", busy)) if v}
     return Event("attempted", {"rule": name, "error": error, **flags}, purchase)

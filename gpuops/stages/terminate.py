@@ -23,7 +23,7 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         return _decide(s, p, now, policy)
     if p.life != "ending":
         return None
-    if p.free and now >= (p.ending_at or now) + policy.search_end_s:
+    if p.free and _asked_at(s, p) >= (p.ending_at or now) + policy.search_end_s:
         said = f"{p.ref} costs nothing and could not be removed: remove it yourself"
         return Do(
             "terminate", announce("alarm", said), bounded(now, policy.call_s), p.id, fact("unproven", p.id, why=said)
@@ -35,6 +35,12 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         return Wait(due, "asking the provider again to end the rental")
     send = partial(_send, policy=policy)
     return Do("terminate", send, bounded(now, policy.call_s), p.id, detail=f"asking again ({p.terminates})")
+
+
+def _asked_at(s: RunState, p: Purchase) -> Time:
+    """When it was last tried: a computer that slept through the time after which one gives up has not tried."""
+    failed = s.failures("terminate", p.id)
+    return max(p.terminated_at or 0.0, failed.at if failed else 0.0)
 
 
 def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:

@@ -182,7 +182,7 @@ class Cloud:
         self.deeds.append(Deed(now, who, "terminate", ref, until=until))
         if ref.kind == "key":
             self.stuck += 1
-            if self.stuck <= self.faults.sticky_keys:
+            if self.stuck <= self.faults.sticky_keys and now < self.faults.calm_from:
                 raise ProviderError("409: it is in use")
             self.keys.pop(ref, None)
             return

@@ -25,6 +25,13 @@ class Finished(BaseException):
     """The simulated world has ended."""
 
 
+def _taken() -> threading.Lock:
+    """A lock that one thread waits for and another one releases: a semaphore of one, at a fifth of its price."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass
 class Actor:
     """One thread of control."""
@@ -32,7 +39,8 @@ class Actor:
     name: str
     at: float
     body: Callable[[], None]
-    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    baton: threading.Lock = field(default_factory=_taken)
+    """Free for an instant, when this actor is handed it."""
     light: bool = False
     """Asleep in a way that news ends."""
     done: bool = False
@@ -49,7 +57,7 @@ class Scheduler:
         self._actors: list[Actor] = []
         self._running: Actor | None = None
         self._start = start
-        self._ended = threading.Semaphore(0)
+        self._ended = _taken()
 
     @property
     def now(self) -> float:
