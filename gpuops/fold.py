@@ -8,6 +8,7 @@ and raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from gpuops import fold_purchase as purchases
 from gpuops.codec import changed, from_json
@@ -165,7 +166,7 @@ def _ends(s: RunState, r: Record) -> RunState:
     d = r.event.data
     s = changed(s, deadline=d["deadline"], limit=d["limit"], extension=None)
     rental = s.rental  # only its layers were moved: another purchase that may exist keeps the limit it was made with
-    return s if rental is None else put(s, changed(rental, mark=changed(rental.mark, limit_at=d["limit"])))
+    return s if rental is None else put(s, changed(rental, mark=replace(rental.mark, limit_at=d["limit"])))
 
 
 def _extend_wanted(s: RunState, r: Record) -> RunState:
@@ -199,7 +200,7 @@ def _attempted(s: RunState, r: Record) -> RunState:
     failures = old.failures if old else 0
     if d.get("busy"):
         old = old or Attempt(0, r.at, d.get("error", ""))
-        attempt = changed(old, at=r.at, busy=old.busy + 1)
+        attempt = replace(old, at=r.at, busy=old.busy + 1)
     else:
         attempt = Attempt(failures + 1, r.at, d.get("error", ""), bool(d.get("final")))
     return changed(s, attempts={**s.attempts, key: attempt})

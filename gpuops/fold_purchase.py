@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpuops.codec import changed, from_json
@@ -102,7 +103,7 @@ def observed(s: RunState, r: Record) -> RunState:
     if seen.endpoint is not None and work.endpoint_at is None:
         work = changed(work, endpoint_at=r.at)
     if seen.endpoint is None and p.observation is not None and p.observation.endpoint is not None:
-        seen = changed(seen, endpoint=p.observation.endpoint)  # a hidden address is no news about where it was
+        seen = replace(seen, endpoint=p.observation.endpoint)  # a hidden address is no news about where it was
     created_at = p.created_at if p.created_at is not None else seen.created_at
     seen_at = p.seen_at
     if seen_at is None and seen.state not in ("absent", "refused", "unknown"):

@@ -61,7 +61,7 @@ class Proof:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """What was done on one rental, and what became of it. Times are money time."""
 
@@ -121,7 +121,7 @@ class Work:
         return self.launching_at is None or bool(self.forced) or (self.sealed is not None and not self.to_copy)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Purchase:
     """One intent to obtain something that costs money, and what became of it."""
 
