@@ -31,6 +31,8 @@ class Policy:
     search_active_every_s: float = 15
     search_end_s: float = 86_400
     search_slow_every_s: float = 1_800
+    give_up_attempts: int = 30
+    """A free object that cannot be removed is given up after `search_end_s` and so many attempts: two hours awake."""
     twin_horizon_s: float = 900
     """A second hit created later than `send_before` plus this is somebody's clone of our mark."""
 

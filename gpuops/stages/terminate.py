@@ -23,7 +23,7 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         return _decide(s, p, now, policy)
     if p.life != "ending":
         return None
-    if p.free and _asked_at(s, p) >= (p.ending_at or now) + policy.search_end_s:
+    if p.free and _tried_enough(s, p, policy):
         said = f"{p.ref} costs nothing and could not be removed: remove it yourself"
         return Do(
             "terminate", announce("alarm", said), bounded(now, policy.call_s), p.id, fact("unproven", p.id, why=said)
@@ -37,10 +37,20 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
     return Do("terminate", send, bounded(now, policy.call_s), p.id, detail=f"asking again ({p.terminates})")
 
 
-def _asked_at(s: RunState, p: Purchase) -> Time:
-    """When it was last tried: a computer that slept through the time after which one gives up has not tried."""
+def _tried_enough(s: RunState, p: Purchase, policy: Policy) -> bool:
+    """A day is over, and it was tried often, also since: a computer that slept through that day has not tried."""
     failed = s.failures("terminate", p.id)
-    return max(p.terminated_at or 0.0, failed.at if failed else 0.0)
+    asked_at = max(p.terminated_at or 0.0, failed.at if failed else 0.0)
+    return (
+        p.ending_at is not None
+        and asked_at >= p.ending_at + policy.search_end_s
+        and _asked(s, p) >= policy.give_up_attempts
+    )
+
+
+def _asked(s: RunState, p: Purchase) -> int:
+    failed = s.failures("terminate", p.id)
+    return p.terminates + (failed.failures if failed else 0)
 
 
 def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
@@ -64,8 +74,7 @@ def _decide(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
 
 def _send(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
-    failed = s.failures("terminate", p.id)
-    told = _tell(ports, s, p, p.terminates + (failed.failures if failed else 0), policy)
+    told = _tell(ports, s, p, _asked(s, p), policy)
     try:
         if p.ref is not None:
             ports.providers(s.spec.provider).terminate(p.ref, do.until)
