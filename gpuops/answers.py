@@ -7,12 +7,13 @@ from typing import Any
 
 from gpuops import names
 from gpuops.errors import HostError
-from gpuops.values import FileHash, Generation, HostStatus, Sealed
+from gpuops.values import FileHash, Generation, HostStatus, Probed, Sealed, Surroundings
 
 OUTCOMES = ("completed", "interrupted", "failed", "aborted", "ended")
 MAX_BYTES = 1 << 60
 MAX_STEP = 1 << 53
 MAX_REASON = 4000
+MAX_PACKAGES = 1000
 
 
 def status(answer: dict[str, Any]) -> HostStatus:
@@ -55,6 +56,53 @@ def sealed(answer: dict[str, Any]) -> Sealed:
         outcome = "ended"
     reason = "; ".join(filter(None, notes))[:MAX_REASON]
     return Sealed(outcome, _whole(answer.get("exit_code")), reason, tuple(good), generation(answer.get("telemetry")))
+
+
+def surroundings(answer: dict[str, Any]) -> Surroundings:
+    """The answer of `environment` once it is done. Raises `HostError` when it cannot be understood."""
+    seen = answer.get("seen")
+    if not isinstance(seen, dict) or not isinstance(seen.get("python"), str):
+        raise HostError("the host's answer about the environment of training cannot be understood")
+    packages = seen.get("packages")
+    listed = [_text(p)[:200] for p in packages if isinstance(p, str)] if isinstance(packages, list) else []
+    return Surroundings(
+        how=_text(answer.get("how"))[:20],
+        reused=answer.get("reused") is True,
+        seconds=_number(answer.get("seconds")) or 0.0,
+        python=_text(seen["python"])[:100],
+        torch=_text(seen.get("torch"))[:100],
+        cuda=_text(seen.get("cuda"))[:100],
+        available=seen.get("available") is True,
+        devices=_whole(seen.get("devices")) or 0,
+        packages=tuple(listed[:MAX_PACKAGES]),
+        problem=_text(seen.get("torch_error"))[:500],
+    )
+
+
+def probed(answer: dict[str, Any]) -> Probed:
+    """The answer of `probe` once it is done; a figure that is no number is none."""
+
+    def size(name: str) -> int:
+        return min(max(_whole(answer.get(name)) or 0, 0), MAX_BYTES)
+
+    def number(name: str) -> float:
+        return max(_number(answer.get(name)) or 0.0, 0.0)
+
+    return Probed(
+        exit_code=_whole(answer.get("exit_code")),
+        timed_out=answer.get("timed_out") is True,
+        seconds=number("seconds"),
+        updates=size("updates"),
+        step_s=number("step_s"),
+        tokens_per_s=number("tokens_per_s"),
+        memory_bytes=size("memory_bytes"),
+        device_bytes=size("device_bytes"),
+        device_total_bytes=size("device_total_bytes"),
+        generation_bytes=size("generation_bytes"),
+        write_s=number("write_s"),
+        free_bytes=size("free_bytes"),
+        log_tail=names.escape(str(answer.get("log_tail") or ""), "\n\t"),
+    )
 
 
 def generation(item: Any) -> Generation:

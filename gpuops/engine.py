@@ -13,11 +13,13 @@ from gpuops.stages.buy import buy
 from gpuops.stages.check_host import check_host
 from gpuops.stages.close import close
 from gpuops.stages.copy import copy
+from gpuops.stages.environment import environment
 from gpuops.stages.launch import launch
 from gpuops.stages.limit import enforce_limit
 from gpuops.stages.mirror import mirror
 from gpuops.stages.move_end import move_end
 from gpuops.stages.observe import observe
+from gpuops.stages.probe import probe
 from gpuops.stages.prove_gone import prove_gone
 from gpuops.stages.resolve import resolve
 from gpuops.stages.resume import resume
@@ -33,11 +35,11 @@ from gpuops.values import Event, Record, RunId, Time
 # (seal, copy, the host) stands before the limit.
 RULES: tuple[Rule, ...] = (
     close, resolve, enforce_limit, prove_gone, terminate, copy, seal,
-    observe, move_end, mirror, resume, launch, transfer, check_host, buy,
+    observe, move_end, mirror, resume, launch, probe, environment, transfer, check_host, buy,
 )  # fmt: skip
 
 OPERATOR: frozenset[str] = frozenset(rule.__name__ for rule in RULES)
-GUARD: frozenset[str] = OPERATOR - {"buy", "launch", "transfer", "check_host"}
+GUARD: frozenset[str] = OPERATOR - {"buy", "launch", "probe", "environment", "transfer", "check_host"}
 
 _IDLE_S = 300.0
 """No rule has anything to say: look again after this long."""

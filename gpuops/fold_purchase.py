@@ -10,7 +10,20 @@ from gpuops.errors import GpuopsError
 from gpuops.names import content_digest
 from gpuops.purchase import FINAL, PURCHASE_LIFE, Life, Proof, Purchase
 from gpuops.state import Layer, RunState
-from gpuops.values import Check, Copied, Created, Generation, HostStatus, Money, Observation, Record, Ref, Sealed
+from gpuops.values import (
+    Check,
+    Copied,
+    Created,
+    Generation,
+    HostStatus,
+    Money,
+    Observation,
+    Probed,
+    Record,
+    Ref,
+    Sealed,
+    Surroundings,
+)
 
 
 class ImpossibleTransition(GpuopsError):
@@ -135,6 +148,21 @@ def checked(s: RunState, r: Record) -> RunState:
     d = r.event.data
     checks = tuple(from_json(Check, c) for c in d["checks"])
     return on_work(s, r, checks=checks, facts=d.get("facts", {}), checked_at=r.at, boot_id=d.get("boot_id", ""))
+
+
+def environment(s: RunState, r: Record) -> RunState:
+    """What training runs in was made and compared with what is expected."""
+    d = r.event.data
+    checks = tuple(from_json(Check, c) for c in d["checks"])
+    found = from_json(Surroundings, d["found"])
+    return on_work(s, r, surroundings=found, environment_checks=checks, environment_at=r.at)
+
+
+def probed(s: RunState, r: Record) -> RunState:
+    """A few updates were measured and compared with what there is."""
+    d = r.event.data
+    checks = tuple(from_json(Check, c) for c in d["checks"])
+    return on_work(s, r, probed=from_json(Probed, d["found"]), probe_checks=checks)
 
 
 def status(s: RunState, r: Record) -> RunState:

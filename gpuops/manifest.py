@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 from gpuops import manifest_keys, shapes, yamlpos
 from gpuops.errors import ManifestError
 from gpuops.manifest_keys import FIRST_USE, Manifest
-from gpuops.spec import Checks, Outputs, Spec, Teardown, Train, Transfer
+from gpuops.spec import Checks, Environment, Outputs, Probe, Spec, Teardown, Train, Transfer
 from gpuops.values import Money, Need, VolumeUse
 from gpuops.yamlpos import Document, KeyPath, key_text
 
@@ -174,6 +174,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         teardown=Teardown(keys.teardown.when, keys.teardown.keep_failed or 0.0),
         accept_first_use=keys.host_key == FIRST_USE,
         manifest_path=path,
+        environment=_environment(keys),
     )
 
 
@@ -191,6 +192,23 @@ def _checks(keys: Manifest) -> Checks:
     )
 
 
+def _environment(keys: Manifest) -> Environment | None:
+    given = keys.environment
+    if given is None:
+        return None
+    expect = given.expect
+    devices = expect.devices if expect.devices is not None else keys.resources.count if expect.cuda else 0
+    return Environment(
+        lock=given.lock or "",
+        command=given.command,
+        directory=given.directory,
+        python=expect.python or "",
+        torch=expect.torch or "",
+        cuda=expect.cuda or "",
+        devices=devices,
+    )
+
+
 def _train(train: manifest_keys.Train) -> Train:
     return Train(
         argv=train.argv,
@@ -201,6 +219,9 @@ def _train(train: manifest_keys.Train) -> Train:
         max_updates=train.max_updates,
         max_tokens=train.max_tokens,
         resume=train.resume,
+        probe=None
+        if train.probe is None
+        else Probe(train.probe.argv or train.argv, train.probe.updates, train.probe.timeout),
     )
 
 
@@ -286,10 +307,38 @@ def _check_host_paths(keys: Manifest, spec: Spec) -> Iterator[Problem]:
             yield ("transfers", index, "to"), f"lies inside outputs.directory ({directory})"
 
 
+def _check_environment(keys: Manifest, spec: Spec) -> Iterator[Problem]:
+    """One way to make it, from a lock that will be there; the probe does something."""
+    given, probe = keys.environment, keys.train.probe
+    if probe is not None and not 1 <= probe.updates <= 1000:
+        yield ("train", "probe", "updates"), "must be between 1 and 1000"
+    if given is None:
+        return
+    if given.lock and given.command:
+        yield ("environment", "command"), "stands beside `lock`: an environment is made in one way"
+    if given.lock:
+        for inner, transfer in _transfers_to(given.lock, spec):
+            local = os.path.join(transfer.source, inner)
+            if os.path.isdir(transfer.source) and not os.path.isfile(local):
+                yield ("environment", "lock"), f"would be sent from {local}, which does not exist"
+            elif os.path.isfile(local) and "--hash=" not in Path(local).read_text(errors="replace"):
+                yield (
+                    ("environment", "lock"),
+                    f"{local} has no hashes: make it with `uv pip compile --generate-hashes` or `pip-compile --generate-hashes`",
+                )
+    if _inside(given.directory, spec.outputs.directory) is not None:
+        yield ("environment", "directory"), "lies in outputs.directory: everything there would be taken for results"
+
+
+def _transfers_to(path: str, spec: Spec) -> list[tuple[str, Transfer]]:
+    """The transfer that brings a file to `path` on the host, with the file's place in it; empty when none does."""
+    fitting = [(inner, t) for t in spec.transfers if (inner := _inside(path, t.destination))]
+    return sorted(fitting, key=lambda pair: len(pair[0]))[:1]
+
+
 def _check_inputs(keys: Manifest, spec: Spec) -> Iterator[Problem]:
     """A hash list that travels with a transfer must exist here, before money is spent."""
-    fitting = [(inner, t) for t in spec.transfers if (inner := _inside(spec.inputs_sha256, t.destination))]
-    for inner, transfer in sorted(fitting, key=lambda pair: len(pair[0]))[:1]:
+    for inner, transfer in _transfers_to(spec.inputs_sha256, spec):
         local = os.path.join(transfer.source, inner)
         if os.path.isdir(transfer.source) and not os.path.isfile(local):
             yield ("inputs_sha256",), f"would be sent from {local}, which does not exist: make the inputs first"
@@ -320,9 +369,15 @@ def _check_secrets(keys: Manifest, spec: Spec) -> Iterator[Problem]:
             yield ("secrets", index), f"{name} stands under env, too"
         if name in keys.secrets[:index]:
             yield ("secrets", index), f"{name} is given twice"
-    for section, argv in (("train", keys.train.argv), ("outputs", keys.outputs.load_check)):
+    commands: list[tuple[KeyPath, tuple[str, ...]]] = [
+        (("train", "argv"), keys.train.argv),
+        (("train", "probe", "argv"), keys.train.probe.argv if keys.train.probe else ()),
+        (("environment", "command"), keys.environment.command if keys.environment else ()),
+        (("outputs", "load_check"), keys.outputs.load_check),
+    ]
+    for where, argv in commands:
         for index, argument in enumerate(argv):
-            path: KeyPath = (section, "argv" if section == "train" else "load_check", index)
+            path: KeyPath = (*where, index)
             if "\0" in argument or (index == 0 and not argument.strip()):
                 yield path, "must not be empty or contain a NUL character"
             if shapes.secret_value(argument.rpartition("=")[2]) or shapes.secret_value(argument):
@@ -334,6 +389,7 @@ CHECKS: tuple[Callable[[Manifest, Spec], Iterator[Problem]], ...] = (
     _check_local,
     _check_host_paths,
     _check_inputs,
+    _check_environment,
     _check_secrets,
 )
 

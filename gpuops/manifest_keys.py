@@ -158,6 +158,45 @@ class Transfer(_Keys):
     git_ignored: Literal["exclude", "include"] = Field("exclude", description="What happens to files that git ignores.")
 
 
+class Expect(_Keys):
+    """What the environment of training must hold."""
+
+    python: Version | None = Field(None, description="Version of the interpreter, such as 3.11.")
+    torch: Version | None = Field(None, description="Version of torch, such as 2.13.")
+    cuda: Version | None = Field(
+        None, description="CUDA version that torch was built for, such as 13.0; it must be available."
+    )
+    devices: Whole | None = Field(
+        None, description="Devices that torch must see; with `cuda` the count that is rented."
+    )
+
+
+class Environment(_Keys):
+    """What training runs in. With neither `lock` nor `command` it is the image as it is."""
+
+    lock: HostPath | None = Field(
+        None, description="Hashed lock file (requirements form) on the host, sent by a transfer."
+    )
+    command: tuple[Annotated[str, _text(str)], ...] = Field(
+        (), description="Command that makes the environment, run once in train.workdir."
+    )
+    directory: HostPath = Field(
+        "/workspace/environments",
+        description="Where it is built and wheels are kept; used again when it lies on a volume.",
+    )
+    expect: Expect = Field(default_factory=lambda: Expect.model_validate({}))
+
+
+class Probe(_Keys):
+    """A few updates before the real ones."""
+
+    updates: Whole = Field(3, description="So many updates, told as GPUOPS_MAX_UPDATES.")
+    argv: tuple[Annotated[str, _text(str)], ...] = Field(
+        (), description="Program and arguments of the probe; without it those of `train`."
+    )
+    timeout: Duration = Field(600.0, description="The probe is ended after this.")
+
+
 class Train(_Keys):
     """The program to run."""
 
@@ -175,6 +214,7 @@ class Train(_Keys):
     grace: Duration = Field(30.0, description="Time between asking the program to stop and killing it.")
     max_updates: Whole = Field(0, description="Stop after this many updates; 0 is no limit.")
     max_tokens: Whole = Field(0, description="Stop after this many tokens; 0 is no limit.")
+    probe: Probe | None = Field(None, description="Measure a few updates first; what does not fit is not launched.")
 
 
 class Outputs(_Keys):
@@ -225,6 +265,7 @@ class Manifest(_Keys):
         default_factory=dict, description="Environment of the program; never secrets."
     )
     secrets: tuple[VariableName, ...] = Field((), description="Names of secrets, read from keyring or environment.")
+    environment: Environment | None = Field(None, description="What training runs in, and what it must hold.")
     train: Train
     outputs: Outputs
     budget: Budget

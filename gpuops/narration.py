@@ -30,18 +30,42 @@ def _created(r: Record, s: RunState) -> list[str]:
 
 
 def _checked(r: Record, s: RunState) -> list[str]:
+    facts = r.event.data.get("facts", {})
+    said = [f"  {k}: {v}" for k, v in facts.items() if k in ("isolation", "device", "hashing")]
+    return ["Host checks", *_rows(r), *said, *_held(r, s, "Nothing was sent")]
+
+
+def _environment(r: Record, s: RunState) -> list[str]:
+    found = r.event.data["found"]
+    how = {"image": "the image as it is", "lock": "built from the lock", "command": "made by the manifest's command"}
+    made = "the same lock as before, used again" if found["reused"] else how.get(found["how"], found["how"])
+    took = f" in {found['seconds']:.0f} s" if found["seconds"] >= 1 else ""
+    head = f"Environment of training: {made}{took}; {len(found['packages'])} packages"
+    return [head, *_rows(r), *_held(r, s, "Nothing was launched")]
+
+
+def _probed(r: Record, s: RunState) -> list[str]:
+    found = r.event.data["found"]
+    lines = [f"  {line}" for line in r.event.data["forecast"]]
+    if found["exit_code"] != 0:
+        lines += [f"  | {line}" for line in found["log_tail"].splitlines()[-8:]]
+    return ["Probe: a few updates before the real ones", *lines, *_rows(r), *_held(r, s, "Nothing was launched")]
+
+
+def _rows(r: Record) -> list[str]:
     rows = [
         ("ok" if c["ok"] else "WRONG", c["name"], f"expected {c['expected']}", f"seen {c['seen']}")
         for c in r.event.data["checks"]
     ]
-    facts = r.event.data.get("facts", {})
-    said = [f"  {k}: {v}" for k, v in facts.items() if k in ("isolation", "device", "hashing")]
-    if s.spec.checks.on_failure == "hold" and any(row[0] == "WRONG" for row in rows):
-        until = rfc3339(r.at + s.spec.setup_s)
-        said.append(
-            f"Held for a look until {until}; it bills. Nothing was sent.  next: gpuops ssh {s.run}   or: gpuops down {s.run}"
-        )
-    return ["Host checks", *("  " + line for line in table(rows)), *said]
+    return ["  " + line for line in table(rows)]
+
+
+def _held(r: Record, s: RunState, what: str) -> list[str]:
+    if s.spec.checks.on_failure != "hold" or all(c["ok"] for c in r.event.data["checks"]):
+        return []
+    work = s.rental.work if s.rental else None
+    until = rfc3339((work.checked_at if work and work.checked_at else r.at) + s.spec.setup_s)
+    return [f"Held for a look until {until}; it bills. {what}.  next: gpuops ssh {s.run}   or: gpuops down {s.run}"]
 
 
 def _sealed(r: Record, s: RunState) -> list[str]:
@@ -76,6 +100,11 @@ def _attempted(r: Record, s: RunState) -> list[str]:
     if d["rule"] == "status" and attempt and attempt.failures == 1:
         return [f"Connection to the host lost ({d['error']}); training goes on there, trying again"]
     return [f"{d['rule'].replace('_', ' ')}: {d['error']}" + ("" if d.get("final") else " (will be tried again)")]
+
+
+def _tail(what: str, r: Record) -> list[str]:
+    lines = r.event.data["tail"].strip().splitlines()
+    return [f"{what}: {lines[-1][:160]}" if lines else what]
 
 
 def _replaced(r: Record, s: RunState) -> list[str]:
@@ -133,6 +162,10 @@ _TELLERS: dict[str, Any] = {
     "unarmed": lambda r, s: [f"The guard on this computer cannot end this rental: {r.event.data['why']}"],
     "pinned": lambda r, s: [f"Host key pinned ({r.event.data['route']}): {r.event.data['fingerprint']}"],
     "checked": _checked,
+    "environment": _environment,
+    "probed": _probed,
+    "building": lambda r, s: _tail("The host is making the environment of training", r),
+    "probing": lambda r, s: _tail("The probe is running", r),
     "transferred": lambda r, s: [
         f"Transferred and verified on the host by sha256: {r.event.data['files']} files, {size_text(r.event.data['bytes'])}"
     ],

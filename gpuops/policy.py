@@ -86,6 +86,10 @@ class Policy:
     # everything
     backoff_s: tuple[float, ...] = (2, 5, 15, 60, 300)
     """Gaps after the 1st, 2nd … failure in a row of one rule; the last one repeats."""
+    environment_s: float = 3_600
+    """Sent → the environment of training is made and looked at."""
+    probe_extra_s: float = 120
+    """Beside the probe's own time: until it has begun and was asked for."""
     busy_every_s: tuple[float, ...] = (2, 5, 15)
     """Gaps while another process of this computer has the lock for the same work; what it gets done is read at once."""
     wake_s: float = 2

@@ -17,10 +17,12 @@ from gpuops.values import (
     Generation,
     HostKey,
     HostStatus,
+    Probed,
     Record,
     RunId,
     Sealed,
     SendList,
+    Surroundings,
     Time,
 )
 
@@ -115,6 +117,19 @@ class Host(Protocol):
 
         Raises `HostError` when a source changed since the list was approved or a hash differs.
         """
+        ...
+
+    def environment(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Surroundings | str:
+        """Make what training runs in, and look at it in exactly that. Goes on without us: a text says how far it is.
+
+        Safe to repeat. Raises `HostError` when it cannot be made.
+        """
+        ...
+
+    def probe(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], until: Time
+    ) -> Probed | str:
+        """Try a few updates and measure them. Goes on without us: a text says how far it is. Safe to repeat."""
         ...
 
     def launch(

@@ -18,10 +18,12 @@ from gpuops.values import (
     Money,
     Observation,
     Offer,
+    Probed,
     PurchaseId,
     Ref,
     Sealed,
     SendList,
+    Surroundings,
     Time,
 )
 
@@ -75,6 +77,12 @@ class Work:
     preview_at: Time | None = None
     sent: tuple[int, int] | None = None
     sent_at: Time | None = None
+    surroundings: Surroundings | None = None
+    """The environment of training, as it was made and found."""
+    environment_checks: tuple[Check, ...] = ()
+    environment_at: Time | None = None
+    probed: Probed | None = None
+    probe_checks: tuple[Check, ...] = ()
     launching_at: Time | None = None
     launched_at: Time | None = None
     boot_id: str = ""
@@ -106,6 +114,11 @@ class Work:
     def checks_ok(self) -> bool:
         """Every check passed."""
         return self.checked_at is not None and all(c.ok for c in self.checks)
+
+    @property
+    def environment_ok(self) -> bool:
+        """The environment of training is as the manifest expects it."""
+        return self.environment_at is not None and all(c.ok for c in self.environment_checks)
 
     @property
     def to_copy(self) -> tuple[Generation, ...]:

@@ -37,6 +37,9 @@ CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
 _MODULES = ("files", "facts", "generations", "sealing", "agent")
+_PREPARING = ("jobs", "environments", "probing", "preparing")
+"""Sent along only when they are asked for: what is asked every few seconds stays short."""
+_MORE = {"environment": _PREPARING, "probe": _PREPARING}
 _KEY_WORDS = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "no matching host key type")
 _BOOTSTRAP = """
 import base64, json, sys, types, zlib
@@ -47,7 +50,7 @@ for name, source in bundle["modules"]:
     module = types.ModuleType("gpuops.host." + name); sys.modules[module.__name__] = module
     setattr(sys.modules["gpuops.host"], name, module)
     exec(compile(source, "gpuops/host/" + name + ".py", "exec"), module.__dict__)
-sys.modules["gpuops.host.agent"].main(bundle["request"])
+sys.modules["gpuops.host." + bundle["modules"][-1][0]].main(bundle["request"])
 """
 
 
@@ -106,7 +109,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 def script(operation: str, request: dict[str, Any], token: str) -> bytes:
     """The program that goes over stdin: our modules and the request, packed. Nothing of it is a shell's business."""
-    modules = [(name, _source(name)) for name in _MODULES]
+    modules = [(name, _source(name)) for name in (*_MODULES, *_MORE.get(operation, ()))]
     bundle = json.dumps({"modules": modules, "request": {**request, "operation": operation, "token": token}})
     packed = base64.b64encode(zlib.compress(bundle.encode(), 3)).decode()
     return _BOOTSTRAP.replace("{bundle}", packed).encode()

@@ -37,6 +37,37 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Environment:
+    """What training runs in: the image as it is, or built on the host from `lock` or by `command`; and what it must hold."""
+
+    lock: str = ""
+    """A hashed lock file on the host, in pip's requirements form."""
+    command: tuple[str, ...] = ()
+    directory: str = ""
+    """Where environments are built on the host, and wheels are kept. On a volume both are used again."""
+    python: str = ""
+    """Expected versions are prefixes at dots: 2.13 accepts 2.13.0+cu130. Empty: anything, also that it is not there."""
+    torch: str = ""
+    cuda: str = ""
+    devices: int = 0
+    """How many devices torch must see; 0: it is not asked."""
+
+    @property
+    def kind(self) -> Literal["image", "lock", "command"]:
+        """How it comes about."""
+        return "lock" if self.lock else "command" if self.command else "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A few updates of training before the real ones, to measure time, memory and the size of a generation."""
+
+    argv: tuple[str, ...]
+    updates: int = 3
+    timeout_s: float = 600
+
+
+@dataclass(frozen=True, slots=True)
 class Train:
     """The command to run. `resume_argument` is put before the path of a generation when resuming."""
 
@@ -50,6 +81,7 @@ class Train:
     max_tokens: int = 0
     resume: int = 0
     """How many lost rentals may be replaced, each going on from the newest verified copy."""
+    probe: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +136,5 @@ class Spec:
     accept_first_use: bool = False
     """The manifest accepts trust on first use of the host key, in so many words."""
     manifest_path: str = ""
+    environment: Environment | None = None
+    """None: the image as it is, and nobody looks at it before training starts."""

@@ -25,11 +25,24 @@ from gpuops.host.supervisor import LOG_BYTES
 from gpuops.ports import LOG_PIECE, Clock, HostFacts, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
 from gpuops.spec import Spec
-from gpuops.values import Endpoint, Generation, HostKey, HostStatus, RunId, Sealed, SendList, Time
+from gpuops.values import (
+    Endpoint,
+    Generation,
+    HostKey,
+    HostStatus,
+    Probed,
+    RunId,
+    Sealed,
+    SendList,
+    Surroundings,
+    Time,
+)
 
 KEYGEN_S = 30.0
 STOP_SLICE_S = 20.0
 LEFTOVER_GRACE_S = 5.0
+ANSWER_S = 5.0
+"""Of the time that a call has, so much is left for its answer."""
 RESUMED = ".gpuops-resumed"
 _PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*")
 
@@ -115,6 +128,34 @@ class SshHost:
         inputs = sending.verify_inputs(spec, connection, until)
         return count + inputs[0], size + inputs[1]
 
+    def environment(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Surroundings | str:
+        """Make the environment of training on the host, or wait for it."""
+        answer = self._prepared(run, endpoint, "environment", {"plan": _what_runs(run, spec)}, until)
+        return answer if isinstance(answer, str) else answers.surroundings(answer)
+
+    def probe(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], until: Time
+    ) -> Probed | str:
+        """Start the probe on the host, or wait for it; secrets travel over stdin and stay in memory."""
+        probe = spec.train.probe
+        if probe is None:
+            raise HostError("the manifest asks for no probe")
+        plan = {
+            **_what_runs(run, spec),
+            "argv": list(probe.argv),
+            "updates": probe.updates,
+            "timeout_s": probe.timeout_s,
+        }
+        answer = self._prepared(run, endpoint, "probe", {"plan": plan, "secrets": dict(secrets)}, until)
+        return answer if isinstance(answer, str) else answers.probed(answer)
+
+    def _prepared(
+        self, run: RunId, endpoint: Endpoint, operation: str, request: dict[str, Any], until: Time
+    ) -> dict[str, Any] | str:
+        wait_s = max(0.0, until - self.clock.now() - ANSWER_S)
+        answer = self._connection(run, endpoint).call(operation, {**request, "wait_s": wait_s}, until)
+        return answer if answer.get("done") is True else names.escape(str(answer.get("tail") or ""), "\n\t")
+
     def launch(
         self,
         run: RunId,
@@ -130,8 +171,7 @@ class SshHost:
             resume = f"{spec.outputs.directory.rstrip('/')}/{resume}"
         train = spec.train
         plan = {
-            "run": run, "argv": list(train.argv), "workdir": train.workdir, "outputs": spec.outputs.directory,
-            "env": dict(spec.env), "wall_clock_s": train.wall_clock_s, "grace_s": train.grace_s, "resume": resume,
+            **_what_runs(run, spec), "wall_clock_s": train.wall_clock_s, "grace_s": train.grace_s, "resume": resume,
             "resume_argument": train.resume_argument, "max_updates": train.max_updates, "max_tokens": train.max_tokens,
             "spec": to_json(spec),
         }  # fmt: skip
@@ -283,6 +323,14 @@ class SshHost:
             raise HostError(
                 f"{self.runtime_dir} must belong to you alone (mode 0700): whoever can open a socket in it is logged in"
             )
+
+
+def _what_runs(run: RunId, spec: Spec) -> dict[str, Any]:
+    """The part of the host's plan that says which program runs, where and in what; the same before and at launch."""
+    return {
+        "run": run, "argv": list(spec.train.argv), "workdir": spec.train.workdir, "outputs": spec.outputs.directory,
+        "env": dict(spec.env), "environment": to_json(spec.environment), "avoid": [v.mount for v in spec.volumes],
+    }  # fmt: skip
 
 
 def _lines(path: Path) -> list[str]:

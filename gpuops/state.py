@@ -153,6 +153,13 @@ class RunState:
         return tuple(p for p in self.purchases.values() if p.replaced_at is not None)
 
     @property
+    def to_prepare(self) -> Purchase | None:
+        """The rental that has everything that was sent and on which training was not launched yet."""
+        p = self.rental
+        ready = p is not None and p.life == "created" and self.wanted == "training" and p.work.sent is not None
+        return p if ready and p is not None and p.work.launching_at is None else None
+
+    @property
     def surplus(self) -> tuple[Purchase, ...]:
         """Rentals found late while the run works on another one: nothing was launched on them, and nothing will be."""
         found = (p for p in self.intents if p.life == "created" and p is not self.rental)
@@ -242,7 +249,8 @@ class RunState:
         rate = policy.copy_bytes_per_s
         if rental is not None:
             rate = rental.work.copy_rate or rate
-            size = max([size, *(c.bytes for c in rental.work.copied.values())])
+            probed = rental.work.probed.generation_bytes if rental.work.probed else 0
+            size = max([size, probed, *(c.bytes for c in rental.work.copied.values())])
         margin = min(policy.copy_margin_s, policy.copy_margin_part * max(self.deadline - self.planned_at, 0))
         # a layer that could not be moved as far as the journal's limit ends the rental at its own
         blind = [x.at - self.spec.hold_s for name, x in self.layers.items() if name in ("provider timer", "mark")]

@@ -321,6 +321,46 @@ class HostStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The environment of training as it was made and found on the host."""
+
+    how: str
+    """image, lock or command."""
+    reused: bool
+    seconds: float
+    python: str
+    torch: str = ""
+    cuda: str = ""
+    """The CUDA version that torch was built for; empty for a build without it."""
+    available: bool = False
+    devices: int = 0
+    packages: tuple[str, ...] = ()
+    """`name==version` of everything that is installed there."""
+    problem: str = ""
+    """Why torch, although it is there, cannot be imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a few updates took. Sizes in bytes; 0 where nothing was told or seen."""
+
+    exit_code: int | None
+    timed_out: bool
+    seconds: float
+    updates: int = 0
+    step_s: float = 0.0
+    tokens_per_s: float = 0.0
+    memory_bytes: int = 0
+    device_bytes: int = 0
+    device_total_bytes: int = 0
+    generation_bytes: int = 0
+    write_s: float = 0.0
+    free_bytes: int = 0
+    """Free where generations are written, on the host."""
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """The end of training as the host shows it. `generations` newest first; empty when none was published."""
 

@@ -51,7 +51,11 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
             return {"boot_id": boot, "state": state, "already": True}
         if plan.get("resume") and not os.path.exists(plan["resume"]):
             raise RefusedError(f"there is no generation to resume from at {plan['resume']}")
-        plan.update(boot_id=boot, state=state, env={**host_facts.image_environment(), **plan["env"]})
+        # where the environment was made, if one was: the same in which it was looked at
+        made = read_json(os.path.join(state, "environment.done.json")) or {}
+        place = str((made.get("found") or {}).get("place") or "")
+        environment = host_facts.within({**host_facts.image_environment(), **plan["env"]}, place)
+        plan.update(boot_id=boot, state=state, env=environment)
         for stale in ("status.json", "stop.json", "sealed.json"):
             if os.path.exists(os.path.join(state, stale)):
                 os.unlink(os.path.join(state, stale))
@@ -271,7 +275,9 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def main(request: dict[str, Any]) -> None:
+def main(
+    request: dict[str, Any], operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = OPERATIONS
+) -> None:
     """Answer one request between two lines that carry its token: what a login shell prints does no harm."""
     out, token = sys.stdout.buffer, request["token"].encode()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -282,7 +288,7 @@ def main(request: dict[str, Any]) -> None:
         return
     answer: dict[str, Any]
     try:
-        answer = {"ok": OPERATIONS[request["operation"]](request)}
+        answer = {"ok": operations[request["operation"]](request)}
     except RefusedError as error:
         answer = {"refused": str(error)}
     except OSError as error:

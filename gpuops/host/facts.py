@@ -31,20 +31,20 @@ def told() -> dict[str, Any]:
 def boot_id() -> str:
     """One id per start of this host; a container that is started again on the same kernel gets a new one."""
     said = told().get("boot")
-    first = _stat_fields(1)
+    first = stat_fields(1)
     parts = [_read("/proc/sys/kernel/random/boot_id").strip(), first[19] if len(first) > 19 else "", str(said or "")]
     return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
 
 
 def process_start(pid: int) -> str:
     """The start time of a process in clock ticks, empty when there is none; with the pid it names one process."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return fields[19] if len(fields) > 19 else ""
 
 
 def alive(pid: int, started: str) -> bool:
     """True while exactly this process runs (a zombie does not)."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     return len(fields) > 19 and fields[19] == started and fields[0] not in ("Z", "X")
 
 
@@ -60,6 +60,14 @@ def image_environment() -> dict[str, str]:
     path = [*result.get("PATH", "").split(":"), *own_path.split(":")]
     result["PATH"] = ":".join(dict.fromkeys(p for p in path if p))
     return result
+
+
+def within(environment: dict[str, str], place: str) -> dict[str, str]:
+    """These variables as they are inside the virtual environment at `place`; unchanged where there is none."""
+    programs = os.path.join(place, "bin")
+    if not place or not os.path.isdir(programs):
+        return environment
+    return {**environment, "VIRTUAL_ENV": place, "PATH": f"{programs}:{environment['PATH']}"}
 
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +177,7 @@ def _environ(pid: int) -> dict[str, str]:
     return dict(os.fsdecode(p).split("=", 1) for p in pairs if b"=" in p)
 
 
-def _stat_fields(pid: int) -> list[str]:
+def stat_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the command name: 0 is the state, 1 the parent, 19 the start time."""
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
@@ -195,7 +203,7 @@ def processes_of(run: str) -> list[int]:
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as source:
-                if needle in source.read(1 << 20).split(b"\0") and _stat_fields(int(name))[:1] not in (["Z"], ["X"]):
+                if needle in source.read(1 << 20).split(b"\0") and stat_fields(int(name))[:1] not in (["Z"], ["X"]):
                     found.append(int(name))
         except OSError:
             continue

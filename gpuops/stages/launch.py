@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuops.errors import HostError, Unreachable
 from gpuops.policy import Policy
 from gpuops.ports import Ports
+from gpuops.purchase import Purchase
 from gpuops.state import RunState, host_deadline
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Time
@@ -20,6 +21,7 @@ def launch(s: RunState, now: Time, policy: Policy) -> Step | None:
         or p.work.sent is None
         or p.work.launched_at is not None
         or (s.restore is not None and not p.work.restored)
+        or not _prepared(s, p)
     ):
         return None
     failed = s.failures("launch", p.id)
@@ -30,6 +32,15 @@ def launch(s: RunState, now: Time, policy: Policy) -> Step | None:
         return Wait(due, "starting training again")
     decision = fact("launching", p.id) if p.work.launching_at is None else None
     return Do("launch", _launch, bounded(now, policy.call_s, s.limit, s.deadline), p.id, decision)
+
+
+def _prepared(s: RunState, p: Purchase) -> bool:
+    """The environment is as expected, and what the probe measured fits."""
+    if s.spec.environment is not None and not p.work.environment_ok:
+        return False
+    if s.spec.train.probe is None or s.restore is not None:
+        return True
+    return p.work.probed is not None and all(c.ok for c in p.work.probe_checks)
 
 
 def _launch(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:

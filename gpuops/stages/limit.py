@@ -130,18 +130,20 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
         if s.preflight_final:
             return f"the create call's outcome is unknown, and no other is possible: {s.preflight_problem}"
         return "the create call's outcome stayed unknown" if now >= _doubt_ends(rental, policy) else ""
-    for name in ("check_host", "transfer", "resume", "launch"):
+    for name in ("check_host", "transfer", "environment", "probe", "resume", "launch"):
         failed = s.failures(name, rental.id)
         if failed and failed.final and s.spec.checks.on_failure == "down":
             return f"{name.replace('_', ' ')} failed: {failed.error}"
-    if work.checked_at is not None and not work.checks_ok and s.spec.checks.on_failure == "down":
-        return f"checks failed: {_wrong(work)}"
+    wrong = _wrong(work)
+    if wrong and s.spec.checks.on_failure == "down":
+        return f"checks failed: {wrong}"
     bound = next(((at, why) for at, why in _bounds(s, rental, policy) if now >= at), None)
     return bound[1] if bound else ""
 
 
 def _wrong(work: Work) -> str:
-    return "; ".join(f"{c.name}: expected {c.expected}, seen {c.seen}" for c in work.checks if not c.ok)
+    checks = (*work.checks, *work.environment_checks, *work.probe_checks)
+    return "; ".join(f"{c.name}: expected {c.expected}, seen {c.seen}" for c in checks if not c.ok)
 
 
 def _doubt_ends(p: Purchase, policy: Policy) -> Time:
@@ -161,17 +163,34 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
         last = f"; last: {failed.error}" if failed else ""
         return [(work.endpoint_at + policy.reach_s, f"the host was not reached within {policy.reach_s:.0f} s{last}")]
     if work.launching_at is None:
-        if s.wanted == "training" and work.checks_ok:
-            return [(max(s.wanted_at, work.checked_at) + policy.transfer_s, "the transfer took too long")]
-        why = f"not launched within {s.spec.setup_s:.0f} s of being ready"
-        if not work.checks_ok:
+        if _wrong(work):
             why = f"held {s.spec.setup_s:.0f} s for a look, because checks failed: {_wrong(work)}"
-        return [(work.checked_at + s.spec.setup_s, why)]
+            return [(work.checked_at + s.spec.setup_s, why)]
+        if s.wanted == "training":
+            return _preparing_bounds(s, work, max(s.wanted_at, work.checked_at), policy)
+        return [(work.checked_at + s.spec.setup_s, f"not launched within {s.spec.setup_s:.0f} s of being ready")]
     if work.launched_at is None:
         failed = s.failures("launch", p.id)
         last = f"; last: {failed.error}" if failed else ""
         return [(work.launching_at + policy.launch_s, f"training did not start within {policy.launch_s:.0f} s{last}")]
     return []
+
+
+def _preparing_bounds(s: RunState, work: Work, begun: Time, policy: Policy) -> list[tuple[Time, str]]:
+    """Sending, making the environment and the probe, one after the other."""
+    if work.sent_at is None:
+        return [(begun + policy.transfer_s, "the transfer took too long")]
+    ready = work.sent_at
+    if s.spec.environment is not None:
+        if work.environment_at is None:
+            why = f"the environment of training was not ready within {policy.environment_s:.0f} s"
+            return [(ready + policy.environment_s, why)]
+        ready = work.environment_at
+    probe = s.spec.train.probe
+    if probe is not None and work.probed is None and s.restore is None:
+        seconds = probe.timeout_s + policy.probe_extra_s
+        return [(ready + seconds, f"the probe told nothing within {seconds:.0f} s")]
+    return [(ready + policy.transfer_s, "training was not launched")]
 
 
 def _next_bound(s: RunState, now: Time, policy: Policy) -> Step | None:

@@ -23,9 +23,11 @@ from gpuops.values import (
     Generation,
     HostKey,
     HostStatus,
+    Probed,
     RunId,
     Sealed,
     SendList,
+    Surroundings,
     Time,
 )
 
@@ -185,6 +187,26 @@ class SimulatedHost:
             return 0, 0
 
         return self._wire.call("send", until, send, effect=True)
+
+    def environment(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Surroundings | str:
+        """The image as it is."""
+
+        def look(now: float) -> Surroundings:
+            self._hosts.machine(endpoint, now)
+            return Surroundings("image", False, 0.0, "3.12.0")
+
+        return self._wire.call("environment", until, look, effect=True)
+
+    def probe(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], until: Time
+    ) -> Probed | str:
+        """A quick one, of which nothing is known but that it ended well."""
+
+        def run_it(now: float) -> Probed:
+            self._hosts.machine(endpoint, now)
+            return Probed(0, False, 1.0)
+
+        return self._wire.call("probe", until, run_it, effect=True)
 
     def launch(
         self,
