@@ -308,14 +308,12 @@ def _check_host_paths(keys: Manifest, spec: Spec) -> Iterator[Problem]:
 
 
 def _check_environment(keys: Manifest, spec: Spec) -> Iterator[Problem]:
-    """One way to make it, from a lock that will be there; the probe does something."""
+    """It is made from a lock that will be there, outside of the results; the probe does something."""
     given, probe = keys.environment, keys.train.probe
     if probe is not None and not 1 <= probe.updates <= 1000:
         yield ("train", "probe", "updates"), "must be between 1 and 1000"
     if given is None:
         return
-    if given.lock and given.command:
-        yield ("environment", "command"), "stands beside `lock`: an environment is made in one way"
     if given.lock:
         for inner, transfer in _transfers_to(given.lock, spec):
             local = os.path.join(transfer.source, inner)

@@ -178,7 +178,7 @@ class Environment(_Keys):
         None, description="Hashed lock file (requirements form) on the host, sent by a transfer."
     )
     command: tuple[Annotated[str, _text(str)], ...] = Field(
-        (), description="Command that makes the environment, run once in train.workdir."
+        (), description="Command that makes the environment, or completes it after the lock; run once in train.workdir."
     )
     directory: HostPath = Field(
         "/workspace/environments",

@@ -43,6 +43,7 @@ class Environment:
     lock: str = ""
     """A hashed lock file on the host, in pip's requirements form."""
     command: tuple[str, ...] = ()
+    """Run in the working directory; beside a lock, inside of what was built from it."""
     directory: str = ""
     """Where environments are built on the host, and wheels are kept. On a volume both are used again."""
     python: str = ""
@@ -51,11 +52,6 @@ class Environment:
     cuda: str = ""
     devices: int = 0
     """How many devices torch must see; 0: it is not asked."""
-
-    @property
-    def kind(self) -> Literal["image", "lock", "command"]:
-        """How it comes about."""
-        return "lock" if self.lock else "command" if self.command else "image"
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,31 +45,28 @@ def place_of(plan: dict[str, Any]) -> str:
     """Where the environment of this plan lies or will lie; empty for the image as it is. Another lock is another place."""
     environment = plan.get("environment") or {}
     if environment.get("lock"):
-        return os.path.join(environment["directory"], _key(environment["lock"])[:16])
+        return os.path.join(environment["directory"], _key(environment)[:16])
     return environment.get("directory", "") if environment.get("command") else ""
 
 
 def build(plan: dict[str, Any], log: str) -> dict[str, Any]:
     """Make the environment unless it is there; a place without its stamp is half of one and is made anew."""
     environment, place = plan.get("environment") or {}, place_of(plan)
-    begun = time.monotonic()
+    begun, stamp = time.monotonic(), os.path.join(place, STAMP)
     if not place:
         return {"how": "image", "reused": False, "seconds": 0.0}
     if environment.get("lock"):
-        stamp = os.path.join(place, STAMP)
         if isinstance(read_json(stamp), dict):
             return {"how": "lock", "reused": True, "seconds": 0.0}
         shutil.rmtree(place, ignore_errors=True)
         os.makedirs(environment["directory"], exist_ok=True)
         _from_lock(plan, place, log)
-        atomic_write(stamp, json.dumps({"lock": _key(environment["lock"])}).encode())
-    else:
+    if environment.get("command"):
         _run(list(environment["command"]), plan["workdir"], variables(plan), log)
-    return {
-        "how": "lock" if environment.get("lock") else "command",
-        "reused": False,
-        "seconds": time.monotonic() - begun,
-    }
+    if environment.get("lock"):
+        atomic_write(stamp, json.dumps({"made": place}).encode())
+    how = "lock" if environment.get("lock") else "command"
+    return {"how": how, "reused": False, "seconds": time.monotonic() - begun}
 
 
 def look(plan: dict[str, Any]) -> dict[str, Any]:
@@ -156,11 +153,12 @@ def _last(output: bytes) -> str:
     return " | ".join(lines[-4:])[-600:] or "it says nothing"
 
 
-def _key(lock: str) -> str:
-    """What an environment from a lock depends on: the lock, the interpreter and the machine."""
+def _key(environment: dict[str, Any]) -> str:
+    """What an environment from a lock depends on: the lock, the command after it, the interpreter and the machine."""
+    lock = environment["lock"]
     try:
         with open(lock, "rb") as source:
-            content = source.read(16 << 20)
+            content = source.read(16 << 20) + json.dumps(environment["command"]).encode()
     except OSError as error:
         raise RefusedError(f"the lock {lock} cannot be read: {error}") from error
     base = os.path.realpath(shutil.which("python3", path=host_facts.image_environment()["PATH"]) or sys.executable)

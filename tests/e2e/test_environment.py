@@ -48,7 +48,7 @@ def locked(world: World, code: str = TRAIN, **changes: Any) -> Path:
     source = world.root / "code"
     (source / "wheels").mkdir(parents=True, exist_ok=True)
     (source / "lock.txt").write_text(wheel(source / "wheels", "trainingtools", "1.4"))
-    offline = {name: "/workspace/code/wheels" for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS")}
+    offline = dict.fromkeys(("UV_FIND_LINKS", "PIP_FIND_LINKS"), "/workspace/code/wheels")
     environment = {"lock": "/workspace/code/lock.txt", "directory": "/workspace/environments"}
     return world.manifest(
         code="import trainingtools; assert trainingtools.version == '1.4'\n" + code,

@@ -104,7 +104,10 @@ class World:
         (self.home / "config.toml").write_text(text)
 
     def manifest(self, *, train: list[str] | dict[str, Any] | None = None, code: str = TRAIN, **changes: Any) -> Path:
-        """Write a manifest of a short life; `changes` replaces top-level keys, None removes one. `train`: its argv, or keys of it."""
+        """Write a manifest of a short life; `changes` replaces top-level keys, None removes one.
+
+        `train`: its argv, or keys of it.
+        """
         source = self.root / "code"
         source.mkdir(exist_ok=True)
         (source / "train.py").write_text(textwrap.dedent(code))
