@@ -36,7 +36,7 @@ LOGIN_S = 30.0
 CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
-_MODULES = ("files", "facts", "generations", "sealing", "agent")
+_MODULES = ("files", "facts", "generations", "sealing", "progress", "agent")
 _PREPARING = ("jobs", "environments", "probing", "preparing")
 """Sent along only when they are asked for: what is asked every few seconds stays short."""
 _MORE = {"environment": _PREPARING, "probe": _PREPARING}

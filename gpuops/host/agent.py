@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuops.host import facts as host_facts
-from gpuops.host import files, generations, sealing
+from gpuops.host import files, generations, progress, sealing
 from gpuops.host.files import RefusedError, atomic_write, read_json
 
 START_S = 15.0
@@ -92,8 +92,9 @@ def status(request: dict[str, Any]) -> dict[str, Any]:
     outputs = request["outputs"]
     before = sealing.read_before(state, outputs, request["run"])
     answer["generations"] = generations.complete_ids(outputs, before, time.time())
-    answer["beat"] = last_beat(os.path.join(outputs, "heartbeat.jsonl"), before.get("heartbeat_offset", 0))
     answer["log_tail"] = tail(os.path.join(state, "train.log"))
+    beat = last_beat(os.path.join(outputs, "heartbeat.jsonl"), before.get("heartbeat_offset", 0))
+    answer["beat"] = beat or progress.from_log(answer["log_tail"])
     found = sealing.read_status(state)
     if found and found["boot_id"] == answer["boot_id"]:
         answer.update(sealing.ending(found))

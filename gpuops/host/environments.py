@@ -102,13 +102,22 @@ def _from_lock(plan: dict[str, Any], place: str, log: str) -> None:
         PIP_DISABLE_PIP_VERSION_CHECK="1",
     )
     base = shutil.which("python3", path=found["PATH"]) or sys.executable
-    uv = shutil.which("uv", path=found["PATH"])
+    uv = _uv(base, found)
     if uv:
-        _run([uv, "venv", "--python", base, place], plan["workdir"], found, log)
-        install = [uv, "pip", "install", "--python", os.path.join(place, "bin", "python")]
+        _run([*uv, "venv", "--python", base, place], plan["workdir"], found, log)
+        install = [*uv, "pip", "install", "--python", os.path.join(place, "bin", "python")]
     else:
         install = _with_pip(base, place, plan["workdir"], found, log)
     _run([*install, "--require-hashes", "-r", environment["lock"]], plan["workdir"], found, log)
+
+
+def _uv(base: str, found: dict[str, str]) -> list[str]:
+    """The command that is uv: the program, or the module of this interpreter; empty where there is neither."""
+    program = shutil.which("uv", path=found["PATH"])
+    if program:
+        return [program]
+    done = subprocess.run([base, "-m", "uv", "--version"], env=found, capture_output=True, stdin=subprocess.DEVNULL)
+    return [] if done.returncode else [base, "-m", "uv"]
 
 
 def _with_pip(base: str, place: str, workdir: str, found: dict[str, str], log: str) -> list[str]:

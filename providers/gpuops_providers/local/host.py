@@ -31,7 +31,7 @@ daemon=$!
 wait "$daemon"
 """
 """The host's first process: it takes in orphans, and the host ends when its SSH daemon does."""
-_BOUND = ("ld.so.cache", "alternatives", "ssl", "localtime")
+_BOUND = ("ld.so.cache", "alternatives", "ssl", "localtime", "resolv.conf")
 """What of this machine's /etc programs need in order to run; nothing that tells about its accounts or keys."""
 
 
@@ -50,7 +50,7 @@ def build(cloud: Cloud, rental: Rental, keys: Mapping[str, Any]) -> None:
     _write(etc / "passwd", f"root:x:{uid}:{gid}:root:/root:/bin/bash\nsshd:x:65533:65533::/:/usr/sbin/nologin\n")
     _write(etc / "group", f"root:x:{gid}:\n")
     _write(etc / "nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n")
-    _write(etc / "hosts", f"127.0.0.1 localhost {rental.id}\n")
+    _write(etc / "hosts", f"127.0.0.1 localhost {rental.id}\n{_other_hosts()}")
     _write(etc / "hostname", f"{rental.id}\n")
     for name in _BOUND:
         source = Path("/etc") / name
@@ -170,6 +170,15 @@ Subsystem sftp internal-sftp
         "workspace": workspace,
     }
     _write(root / "etc" / "gpuops-host.json", json.dumps(facts, indent=1) + "\n")
+
+
+def _other_hosts() -> str:
+    """The names that this machine knows by itself: where it reaches a package registry, so does the rental."""
+    try:
+        lines = Path("/etc/hosts").read_text().splitlines(keepends=True)
+    except OSError:
+        return ""
+    return "".join(line for line in lines if "localhost" not in line)
 
 
 def _spawn(cloud: Cloud, rental: Rental, errors: Any) -> Process:
