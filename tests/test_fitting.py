@@ -1,4 +1,4 @@
-"""What training needs against what there is: versions at dots, drivers by release family, figures of a probe against room and time."""
+"""What training needs against what there is: versions at dots, drivers by release family, figures against room and time."""
 
 from __future__ import annotations
 
