@@ -123,22 +123,20 @@ def _uv(base: str, found: dict[str, str]) -> list[str]:
 def _with_pip(base: str, place: str, workdir: str, found: dict[str, str], log: str) -> list[str]:
     """A virtual environment by the interpreter's own module, and the command that installs into it.
 
-    Debian's python3 has no ensurepip: then the host's own pip installs into the environment from outside.
+    A pip that can install from outside (22.3 and later) saves half a minute of unpacking another one, and Debian's python3
+    cannot do that at all: it has no ensurepip.
     """
+    python = os.path.join(place, "bin", "python")
+    asked = [base, "-m", "pip", "--python", base, "--version"]
+    if not subprocess.run(asked, env=found, capture_output=True, stdin=subprocess.DEVNULL).returncode:
+        _run([base, "-m", "venv", "--without-pip", place], workdir, found, log)
+        return [base, "-m", "pip", "--python", python, "install"]
     try:
         _run([base, "-m", "venv", place], workdir, found, log)
-        return [os.path.join(place, "bin", "python"), "-m", "pip", "install"]
-    except RefusedError:
-        shutil.rmtree(place, ignore_errors=True)
-        _run([base, "-m", "venv", "--without-pip", place], workdir, found, log)
-        python = os.path.join(place, "bin", "python")
-        try:
-            _run([base, "-m", "pip", "--version"], workdir, found, log)
-        except RefusedError:
-            raise RefusedError(
-                "this host has neither uv nor pip: use an image that has one, or `environment.command`"
-            ) from None
-        return [base, "-m", "pip", "--python", python, "install"]
+    except RefusedError as error:
+        advice = "use an image that has uv or pip, or `environment.command`"
+        raise RefusedError(f"this host has neither uv nor a pip: {advice} ({error})") from None
+    return [python, "-m", "pip", "install"]
 
 
 def _run(command: list[str], workdir: str, found: dict[str, str], log: str) -> None:

@@ -52,7 +52,7 @@ def locked(world: World, code: str = TRAIN, **changes: Any) -> Path:
     environment = {"lock": "/workspace/code/lock.txt", "directory": "/workspace/environments"}
     return world.manifest(
         code="import trainingtools; assert trainingtools.version == '1.4'\n" + code,
-        env={**offline, "UV_NO_INDEX": "1", "PIP_NO_INDEX": "1"},
+        env={**offline, "UV_OFFLINE": "1", "PIP_NO_INDEX": "1"},
         environment={**environment, **changes},
     )
 
