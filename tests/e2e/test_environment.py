@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e import hands
 from e2e.world import TRAIN, World
 
 pytestmark = pytest.mark.e2e
 
 PROBE = {"updates": 3, "argv": ["python3", "train.py", "3", "0.1", "3"], "timeout": "30s"}
-
-
-def records(world: World, kind: str) -> list[dict[str, Any]]:
-    """The data of every record of a kind in the newest run."""
-    report = world.json("report", world.status()[-1]["id"])
-    return [r["data"] for r in report["audit"] if r["kind"] == kind]
 
 
 def wheel(folder: Path, name: str, version: str) -> str:
@@ -61,7 +56,7 @@ def test_training_runs_in_an_environment_that_was_built_from_a_hashed_lock(world
     done = world.run("run", str(locked(world)), "--yes")
     assert done.returncode == 0, done.stdout
     assert "built from the lock" in done.stdout
-    found = records(world, "environment")[0]["found"]
+    found = hands.records(world, "environment")[0]["found"]
     assert "trainingtools==1.4" in found["packages"] and found["how"] == "lock" and not found["reused"]
     assert world.status()[-1]["outcome"] == "completed"
 
@@ -73,7 +68,7 @@ def test_a_wheel_that_is_not_the_locked_one_ends_the_run_before_training(world: 
     done = world.run("run", str(manifest), "--yes")
     assert done.returncode == 4, done.stdout
     assert "environment" in done.stdout and "hash" in done.stdout.lower()
-    assert world.status()[-1]["may_bill"] == [] and records(world, "launching") == []
+    assert world.status()[-1]["may_bill"] == [] and hands.records(world, "launching") == []
 
 
 def test_an_environment_that_lacks_what_is_expected_is_shown_and_nothing_is_launched(world: World) -> None:
@@ -84,7 +79,7 @@ def test_an_environment_that_lacks_what_is_expected_is_shown_and_nothing_is_laun
     assert any(line.startswith("ok python expected 3 seen 3.") for line in shown)
     assert any(line.startswith("WRONG torch expected 2.13 seen not installed") for line in shown)
     assert "WRONG torch.cuda.is_available() expected True seen False" in shown
-    assert records(world, "launching") == [] and world.rentals() == []
+    assert hands.records(world, "launching") == [] and world.rentals() == []
 
 
 def test_a_command_makes_the_environment_once_and_its_failure_is_told_with_its_last_words(world: World) -> None:
@@ -92,17 +87,17 @@ def test_a_command_makes_the_environment_once_and_its_failure_is_told_with_its_l
     manifest = world.manifest(environment={"command": ["sh", "-c", script]})
     done = world.run("run", str(manifest), "--yes")
     assert done.returncode == 0, done.stdout
-    assert records(world, "environment")[0]["found"]["how"] == "command"
+    assert hands.records(world, "environment")[0]["found"]["how"] == "command"
     failing = ["sh", "-c", "echo there is no such compiler >&2; exit 7"]
     done = world.run("run", str(world.manifest(name="other", environment={"command": failing})), "--yes")
     assert done.returncode == 4 and "sh ended with 7: there is no such compiler" in done.stdout, done.stdout
 
 
 def test_a_probe_measures_time_and_checkpoint_and_leaves_nothing_behind(world: World) -> None:
-    manifest = world.manifest(train={"probe": PROBE, "max_updates": 6})
+    manifest = hands.manifest(world, train={"probe": PROBE, "max_updates": 6})
     done = world.run("run", str(manifest), "--yes")
     assert done.returncode == 0, done.stdout
-    found = records(world, "probed")[0]["found"]
+    found = hands.records(world, "probed")[0]["found"]
     assert found["exit_code"] == 0 and found["updates"] == 3
     assert 0.08 < found["step_s"] < 0.3 and 500 < found["tokens_per_s"] < 1300
     assert 131_072 <= found["generation_bytes"] < 140_000 and found["memory_bytes"] > 1_000_000
@@ -111,8 +106,8 @@ def test_a_probe_measures_time_and_checkpoint_and_leaves_nothing_behind(world: W
 
 
 def test_what_does_not_fit_is_not_launched(world: World) -> None:
-    manifest = world.manifest(train={"probe": PROBE, "max_updates": 100_000})
+    manifest = hands.manifest(world, train={"probe": PROBE, "max_updates": 100_000})
     done = world.run("run", str(manifest), "--yes")
     assert done.returncode == 4, done.stdout
     assert "WRONG  training time" in done.stdout and "for 100,000 updates" in done.stdout
-    assert records(world, "launching") == [] and world.rentals() == []
+    assert hands.records(world, "launching") == [] and world.rentals() == []

@@ -103,15 +103,11 @@ class World:
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(text)
 
-    def manifest(self, *, train: list[str] | dict[str, Any] | None = None, code: str = TRAIN, **changes: Any) -> Path:
-        """Write a manifest of a short life; `changes` replaces top-level keys, None removes one.
-
-        `train`: its argv, or keys of it.
-        """
+    def manifest(self, *, train: list[str] | None = None, code: str = TRAIN, **changes: Any) -> Path:
+        """Write a manifest of a short life; `changes` replaces top-level keys, None removes one."""
         source = self.root / "code"
         source.mkdir(exist_ok=True)
         (source / "train.py").write_text(textwrap.dedent(code))
-        more = train if isinstance(train, dict) else {"argv": train} if train else {}
         document: dict[str, Any] = {
             "name": "small",
             "provider": "local",
@@ -119,8 +115,8 @@ class World:
             "checks": {"free": "10MB"},
             "transfers": [{"source": "code", "to": "/workspace/code"}],
             "train": {
-                "argv": ["python3", "train.py", "6", "0.3", "3"], "workdir": "/workspace/code",
-                "resume_argument": "--resume", "grace": "4s", **more,
+                "argv": train or ["python3", "train.py", "6", "0.3", "3"], "workdir": "/workspace/code",
+                "resume_argument": "--resume", "grace": "4s",
             },
             "outputs": {"directory": "/workspace/out", "copy_to": "results", "keep_last": 2},
             "budget": {"cap": "0.50"},

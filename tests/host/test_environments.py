@@ -62,7 +62,7 @@ def test_another_lock_is_another_environment_and_half_of_one_is_made_anew(
 
 def test_a_lock_that_is_not_there_is_named(plan: dict[str, Any], tmp_path: Path) -> None:
     os.unlink(plan["environment"]["lock"])
-    with pytest.raises(RefusedError, match="the lock .*lock.txt cannot be read"):
+    with pytest.raises(RefusedError, match=r"lock\.txt cannot be read"):
         environments.build(plan, str(tmp_path / "log"))
 
 
@@ -107,7 +107,13 @@ def test_a_job_whose_process_was_killed_is_begun_again(tmp_path: Path) -> None:
 
 def test_a_probe_that_hangs_is_ended_with_all_its_processes(plan: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    plan = {**plan, "environment": None, "argv": ["sh", "-c", "trap '' TERM; sleep 300 & sleep 300"], "updates": 1, "timeout_s": 0.5}
+    plan = {
+        **plan,
+        "environment": None,
+        "argv": ["sh", "-c", "trap '' TERM; sleep 300 & sleep 300"],
+        "updates": 1,
+        "timeout_s": 0.5,
+    }
     probing_grace, probing.GRACE_S = probing.GRACE_S, 0.5
     try:
         found = probing.measure(plan, {}, str(tmp_path / "log"))
