@@ -29,6 +29,7 @@ from gpuops.yamlpos import Document, KeyPath, key_text
 Problem = tuple[KeyPath, str]
 
 GB = 1_000_000_000
+_EVERYWHERE = ("name", "provider", "owner", "on")
 _SHOWN_PROBLEMS = 20
 _SECRET_ADVICE = "put the name under `secrets` and the value into keyring or environment"
 
@@ -40,11 +41,7 @@ def load(path: str | Path, *, environ: Mapping[str, str] | None = None, now: flo
     Raises `ManifestError` at the first complaint, with all others in its message.
     """
     environ = os.environ if environ is None else environ
-    document = yamlpos.read(Path(path))
-    try:
-        keys = Manifest.model_validate(document.value)
-    except ValidationError as error:
-        raise _all(document, [_plain_words(document, dict(item)) for item in error.errors(include_url=False)]) from None
+    document, keys = _keys(yamlpos.read(Path(path)))
     folder = Path(os.path.abspath(path)).parent
     spec = _spec(keys, folder, environ, str(Path(os.path.abspath(path))))
     problems = [problem for check in CHECKS for problem in check(keys, spec)]
@@ -53,8 +50,40 @@ def load(path: str | Path, *, environ: Mapping[str, str] | None = None, now: flo
     if now is not None and 0 < spec.deadline_at <= now:
         problems.append((("deadline",), "lies in the past"))
     if problems:
-        raise _all(document, problems)
+        raise _all([(document, problem) for problem in problems])
     return spec
+
+
+def _keys(document: Document) -> tuple[Document, Manifest]:
+    """The checked keys for the provider that the manifest names, and the document with that provider's block laid over it.
+
+    The blocks of the other providers are checked, too: a manifest that moves to another cloud should find no old typo there.
+    """
+    given, chosen = document.value.get("on"), document.value.get("provider")
+    blocks = {n: b for n, b in given.items() if isinstance(b, dict)} if isinstance(given, dict) else {}
+    complaints: list[tuple[Document, Problem]] = []
+    for name, block in blocks.items():
+        complaints += [
+            (document, (("on", name, key), "is the same on every provider")) for key in _EVERYWHERE if key in block
+        ]
+    laid = {name: yamlpos.overlaid(document, ("on", name)) for name in blocks}
+    for name, other in laid.items():
+        if name != chosen:
+            other.value["provider"] = name
+            complaints += [(other, problem) for problem in _validated(other)[1]]
+    mine = laid.get(str(chosen), document)
+    keys, problems = _validated(mine)
+    complaints += [(mine, problem) for problem in problems]
+    if keys is None or complaints:
+        raise _all(complaints)
+    return mine, keys
+
+
+def _validated(document: Document) -> tuple[Manifest | None, list[Problem]]:
+    try:
+        return Manifest.model_validate(document.value), []
+    except ValidationError as error:
+        return None, [_plain_words(document, dict(item)) for item in error.errors(include_url=False)]
 
 
 def export_schema() -> dict[str, Any]:
@@ -66,15 +95,17 @@ def export_schema() -> dict[str, Any]:
 # --- complaints ----------------------------------------------------------------------------------------------------
 
 
-def _all(document: Document, problems: list[Problem]) -> ManifestError:
-    """One error out of many, in the order of the file."""
-    ordered = sorted(dict.fromkeys(problems), key=lambda p: document.line(p[0]))
-    texts = [f"{document.file}:{document.line(path)}: {key_text(path)}: {text}" for path, text in ordered]
-    (path, message), others = ordered[0], texts[1:]
-    if others:
-        more = [f"and {len(others) - _SHOWN_PROBLEMS} more"] if len(others) > _SHOWN_PROBLEMS else []
-        message = "\n".join([message, *others[:_SHOWN_PROBLEMS], *more])
-    return ManifestError(message, file=document.file, line=document.line(path), key=key_text(path))
+def _all(problems: list[tuple[Document, Problem]]) -> ManifestError:
+    """One error out of many, in the order of the file; what two providers share is said once."""
+    told = [(doc.line(path), doc.shown(path), text) for doc, (path, text) in problems]
+    file = problems[0][0].file
+    ordered = sorted(dict.fromkeys(told), key=lambda t: t[0])
+    (line, key, message), *others = ordered
+    texts = [f"{file}:{at}: {name}: {text}" for at, name, text in others]
+    if texts:
+        more = [f"and {len(texts) - _SHOWN_PROBLEMS} more"] if len(texts) > _SHOWN_PROBLEMS else []
+        message = "\n".join([message, *texts[:_SHOWN_PROBLEMS], *more])
+    return ManifestError(message, file=file, line=line, key=key)
 
 
 def _plain_words(document: Document, item: dict[str, Any]) -> Problem:

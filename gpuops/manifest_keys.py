@@ -277,6 +277,10 @@ class Manifest(_Keys):
     )
     setup: Duration = Field(1800.0, description="A machine that is ready but not launched goes down after this.")
     teardown: Teardown = Field(default_factory=lambda: Teardown.model_validate({}))
+    on: dict[Name, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Per provider: keys that hold there instead of those above; name and provider never.",
+    )
     host_key: Literal["trust on first use, accepted"] | None = Field(
         None, description="Only where a provider offers no way to pin the host key."
     )

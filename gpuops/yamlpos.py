@@ -38,12 +38,43 @@ class Document:
     file: str
     value: dict[str, Any] = field(default_factory=dict)
     lines: dict[KeyPath, int] = field(default_factory=dict)
+    written: dict[KeyPath, KeyPath] = field(default_factory=dict)
+    """Where a part that was laid over another one really stands."""
 
     def line(self, path: KeyPath) -> int:
         """The line of `path`, or of the nearest parent that was written."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def shown(self, path: KeyPath) -> str:
+        """The key at `path` as it is written in the file."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.written:
+                path = (*self.written[path[:length]], *path[length:])
+                break
+        return key_text(path)
+
+
+def overlaid(document: Document, at: KeyPath) -> Document:
+    """The document with the mapping at `at` laid over its top level: mappings key by key, everything else as a whole."""
+    block: Any = document.value
+    for part in at:
+        block = block[part]
+    lines, written = dict(document.lines), dict(document.written)
+
+    def lay(old: dict[str, Any], new: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        result = dict(old)
+        for key, value in new.items():
+            here, there = (*path, key), (*at, *path, key)
+            both = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = lay(result[key], value, here) if both else value
+            if not both:
+                written[here] = there
+                lines.update({p[len(at) :]: line for p, line in document.lines.items() if p[: len(there)] == there})
+        return result
+
+    return Document(document.file, lay(document.value, block, ()), lines, written)
 
 
 def key_text(path: KeyPath) -> str:

@@ -186,7 +186,7 @@ def test_the_demo_says_what_to_do_when_its_inputs_were_not_collected(examples: P
 
 
 def test_the_reference_shows_every_key() -> None:
-    shown = key_paths(yaml.safe_load((MANIFESTS / "reference.yaml").read_text()))
+    shown = key_paths(yaml.load((MANIFESTS / "reference.yaml").read_text(), yaml.BaseLoader))  # `on` is no boolean
     assert schema_paths(manifest.export_schema()) <= shown
 
 
@@ -283,3 +283,14 @@ def test_names_that_are_none(name: str) -> None:
 )
 def test_values_that_are_none(value: str) -> None:
     assert not shapes.secret_value(value)
+
+
+# --- per provider --------------------------------------------------------------------------------------------------
+
+
+def test_the_block_of_the_chosen_provider_holds_instead_of_what_stands_above(tmp_path: Path) -> None:
+    more = "on:\n  local:\n    resources: {count: 2}\n    deadline: 2h\n  aws:\n    resources: {device: p5.48xlarge}\n"
+    spec = load(write(tmp_path, MINIMAL + more))
+    assert (spec.need.device, spec.need.count, spec.deadline_s) == ("A100", 2, 7200)
+    moved = load(write(tmp_path, (MINIMAL + more).replace("provider: local", "provider: aws")))
+    assert (moved.need.device, moved.need.count, moved.deadline_s) == ("p5.48xlarge", 1, 5400)
