@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from gpuops.codec import digest, to_json
 from gpuops.cost import accrued, copy_seconds, limit_and_deadline
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
-from gpuops.provider import Traits
+from gpuops.provider import ImageForm, Traits
 from gpuops.spec import Spec
 from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Time
@@ -70,6 +71,10 @@ def make_plan(
             + ". Nothing was bought.",
             next_command="change resources in the manifest, or try again later",
         )
+    if problem := image_problem(spec.image, traits.image):
+        raise GateRefused(
+            f"{problem}. Nothing was bought.", next_command=f"write {_image_line(traits.image)} in the manifest"
+        )
     offer = offers[0]
     wanted = spec.deadline_at or now + spec.deadline_s
     limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
@@ -112,6 +117,22 @@ def make_plan(
         listing_lag_s=traits.listing_lag_s,
         notes=tuple(notes),
     )
+
+
+def image_problem(image: str, form: ImageForm) -> str:
+    """Why a provider cannot start this image, or cannot promise that it is the same tomorrow; empty when it can."""
+    if not image:
+        return ""
+    if form.kind == "none":
+        return f"resources.image is {image!r}, and this provider takes no image"
+    if not re.fullmatch(form.pattern, image):
+        what = "a container by its digest" if form.kind == "container" else "a machine image by its id"
+        return f"resources.image is {image!r}, and this provider takes {what}: a name may mean something else tomorrow"
+    return ""
+
+
+def _image_line(form: ImageForm) -> str:
+    return "no resources.image" if form.kind == "none" else f"`image: {form.example}` under resources"
 
 
 def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:

@@ -17,6 +17,21 @@ Grade = Literal["none", "declared", "read back", "observed to fire"]
 
 
 @dataclass(frozen=True, slots=True)
+class ImageForm:
+    """What `resources.image` means on a provider: a container by digest, a machine image, or nothing at all."""
+
+    kind: Literal["container", "machine", "none"]
+    pattern: str = ""
+    """What a name that cannot change its content looks like, as a regular expression for the whole text."""
+    example: str = ""
+
+
+CONTAINER = ImageForm(
+    "container", r"[^\s@]+@sha256:[0-9a-f]{64}", "docker.io/pytorch/pytorch@sha256:<64 hexadecimal digits>"
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What code cannot show about a provider. Where a fact is not confirmed, the expensive answer stands here."""
 
@@ -37,6 +52,7 @@ class Traits:
     """Every kind that `list_billable` can list; `rental` is among them."""
     free_kinds: tuple[str, ...] = ()
     """Kinds that `prepare` makes: they cost nothing, are listed with their nonce, and must be removed all the same."""
+    image: ImageForm = ImageForm("none")
     simulated: bool = False
     """The devices are pretended; every screen says so."""
 

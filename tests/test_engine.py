@@ -30,10 +30,10 @@ from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
 from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
 from gpuops.testing.provider import DirectLine, connect
-from gpuops.values import Billable, Mark
+from gpuops.values import Billable, HostStatus, Mark
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"
-PURE = ["engine", "fold", "fold_purchase", "state", "policy", "cost", "steps", "hits", "copying"]
+PURE = ["engine", "fold", "fold_purchase", "state", "policy", "cost", "steps", "hits", "copying", "fitting"]
 
 
 def named(step: object) -> str:
@@ -132,7 +132,7 @@ def test_what_ends_a_bill_comes_before_what_starts_or_uses_one() -> None:
     ends = ["close", "resolve", "enforce_limit", "prove_gone", "terminate"]
     assert order[: len(ends)] == ends
     assert order[-1] == "buy"
-    assert OPERATOR - {"buy", "launch", "transfer", "check_host"} == GUARD
+    assert OPERATOR - {"buy", "launch", "probe", "environment", "transfer", "check_host"} == GUARD
 
 
 def test_an_effect_is_bounded_by_the_limits_that_lie_ahead() -> None:
@@ -604,3 +604,24 @@ def test_a_prune_that_fails_does_not_lose_the_record_of_a_copy() -> None:
     ports = replace(ports, store=Broken(ports.store, "prune", HostError("busy")))  # type: ignore[arg-type]
     advance("run-1", ports, POLICY, GUARD)
     assert "copied" in kinds(ports)
+
+
+@pytest.mark.parametrize(
+    ("beat", "down"),
+    [
+        ({"step": 100}, False),
+        ({"step": 101}, True),
+        ({"tokens": 5001}, True),
+        ({"step": "x", "tokens": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_program_that_goes_beyond_what_is_allowed_is_brought_down(beat: dict[str, Any], down: bool) -> None:
+    story = Story(replace(SPEC, train=replace(SPEC.train, max_updates=100, max_tokens=5000))).launched()
+    status = HostStatus("running", "boot-1", story.now, beat=beat)
+    story.tell("status", status=to_json(status))
+    step = story.step()
+    decided_down = isinstance(step, Do) and step.decision is not None and step.decision.kind == "wanted"
+    assert decided_down is down
+    if down and isinstance(step, Do) and step.decision is not None:
+        assert "the manifest allows" in step.decision.data["cause"]

@@ -21,7 +21,7 @@ JOBS = multiprocessing.cpu_count()
 pytestmark = [pytest.mark.simulation, pytest.mark.alone]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_every_life_holds_every_invariant() -> None:
     fresh = random.SystemRandom().randrange(10**6, 10**9)
     result = many(drawn((*range(FIXED_SEEDS), *range(fresh, fresh + FRESH_SEEDS))), JOBS)
@@ -34,7 +34,7 @@ def test_every_life_holds_every_invariant() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(2400)
 def test_a_kill_anywhere_in_a_scenario_leaves_nothing_behind() -> None:
     """A sample; all points, and crashes of two lives in a row, are lived by `script/simulate --full`."""
     lives = crash_lives(every=23)
@@ -60,7 +60,7 @@ def test_the_world_made_for_a_mutant_is_harmless_without_it(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3000)
 def test_every_safeguard_is_missed_when_it_is_taken_out() -> None:
     caught = {name: catch and catch[1] for name, catch in hunt_all(MUTANTS, JOBS)}
     assert {name for name, by in caught.items() if by is None} == set()

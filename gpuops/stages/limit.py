@@ -99,7 +99,17 @@ def why_down(s: RunState, now: Time, policy: Policy) -> str:
         delay = s.spec.teardown.keep_failed_s if work.outcome not in ("completed", "ended") else 0
         due = (work.ended_at or now) + delay
         return f"training {work.outcome}" if s.spec.teardown.when == "ended" and now >= due else ""
-    return _why_not_trained(s, rental, now, policy)
+    return _beyond(s, work) or _why_not_trained(s, rental, now, policy)
+
+
+def _beyond(s: RunState, work: Work) -> str:
+    """A program that does not know `max_updates` and `max_tokens` is stopped when it tells that it went beyond them."""
+    beat = work.status.beat if work.status is not None else {}
+    for name, most in (("step", s.spec.train.max_updates), ("tokens", s.spec.train.max_tokens)):
+        told = beat.get(name)
+        if most and isinstance(told, (int, float)) and told > most:
+            return f"training is at {name} {told:,.0f}, and the manifest allows {most:,}"
+    return ""
 
 
 def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
