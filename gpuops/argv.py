@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from gpuops.errors import HostError
@@ -32,6 +33,8 @@ class Login:
     known_hosts: str
     key_type: str
     control: str
+    jump: Login | None = None
+    """The host through which this one is reached: pinned like every other, with an identity of its own."""
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
@@ -89,12 +92,28 @@ def options(login: Login) -> list[str]:
     return ["-F", "none", *[item for key, value in pairs.items() for item in ("-o", f"{key}={value}")]]
 
 
+def through(login: Login) -> list[str]:
+    """Carry the bytes of a connection to this host over its jump host; empty when it is reached directly."""
+    if login.jump is None:
+        return []
+    check_endpoint(login.endpoint)
+    return [
+        "ssh", *options(login.jump), "-o", "ControlMaster=no", "-o", "ControlPath=none", "-o", "ConnectTimeout=20",
+        "-W", f"[{login.endpoint.host}]:{login.endpoint.port}", *_target(login.jump),
+    ]  # fmt: skip
+
+
+def _proxied(login: Login) -> list[str]:
+    """The option that sends a new login over the jump host; a shell reads it, and percent signs are ssh's."""
+    return ["-o", f"ProxyCommand={_percent(shlex.join(through(login)))}"] if login.jump else []
+
+
 def master(login: Login, timeout_s: int) -> list[str]:
     """Log in once and stay in the background as the connection that all others share."""
     return [
         "ssh", *options(login), "-o", f"ConnectTimeout={max(1, timeout_s)}", "-o", "ControlMaster=yes",
         "-o", f"ControlPath={_percent(login.control)}", "-o", f"ControlPersist={PERSIST_S}", "-N", "-f",
-        *_target(login),
+        *_proxied(login), *_target(login),
     ]  # fmt: skip
 
 
@@ -125,6 +144,7 @@ def interactive(login: Login) -> list[str]:
         "ControlMaster=no",
         "-o",
         f"ControlPath={_percent(login.control)}",
+        *_proxied(login),
         "-t",
         *_target(login),
     ]

@@ -7,6 +7,7 @@ unknown host keys by default and reads the user's configuration: both are taken 
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ import paramiko
 
 from gpuops import argv, names
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
-from gpuops.remote import AGENT_COMMAND, MAX_ANSWER_BYTES, new_token, read_answer, script
+from gpuops.remote import AGENT_COMMAND, MAX_ANSWER_BYTES, Finished, end_group, judge, new_token, read_answer, script
 
 MAX_STEP_S = 30.0
 
@@ -29,11 +30,7 @@ def connect(login: argv.Login, seconds: float) -> Any:
     step = max(1.0, min(seconds, MAX_STEP_S))
     endpoint = login.endpoint
     config = fabric.Config(overrides={"load_ssh_configs": False, "forward_agent": False}, lazy=True)
-    try:
-        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=step)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        raise Unreachable(f"{endpoint.host} port {endpoint.port}: {error}") from error
+    sock, carrier = _way(login, step)
     connection = fabric.Connection(
         endpoint.host, user=endpoint.user, port=endpoint.port, config=config, forward_agent=False, connect_timeout=step,
         connect_kwargs={
@@ -47,15 +44,15 @@ def connect(login: argv.Login, seconds: float) -> Any:
     try:
         connection.open()
     except paramiko.BadHostKeyException as error:
-        sock.close()
+        _close(sock, carrier)
         raise HostKeyMismatch(
             f"{endpoint.host} port {endpoint.port} presented another host key than the pinned one"
         ) from error
     except paramiko.AuthenticationException as error:
-        sock.close()
+        _close(sock, carrier)
         raise Unreachable(f"{endpoint.host} port {endpoint.port} does not accept the run's key yet") from error
     except paramiko.SSHException as error:
-        sock.close()
+        _judge_jump(_close(sock, carrier))
         text = names.escape(str(error))
         if "not found in known_hosts" in text or "no acceptable host key" in text:
             raise HostKeyMismatch(
@@ -63,9 +60,62 @@ def connect(login: argv.Login, seconds: float) -> Any:
             ) from error
         raise Unreachable(f"{endpoint.host} port {endpoint.port}: {text}") from error
     except (OSError, EOFError) as error:
-        sock.close()
+        _judge_jump(_close(sock, carrier))
         raise Unreachable(f"{endpoint.host} port {endpoint.port}: {names.escape(str(error))}") from error
     return connection
+
+
+def presented(login: argv.Login, seconds: float) -> str:
+    """The ed25519 key that a host presents over its jump host, without any proof. Raises `Unreachable`."""
+    step = max(1.0, min(seconds, MAX_STEP_S))
+    sock, carrier = _way(login, step)
+    transport = paramiko.Transport(sock)
+    try:
+        transport.banner_timeout = step
+        transport.get_security_options().key_types = ("ssh-ed25519",)
+        transport.start_client(timeout=step)
+        key = transport.get_remote_server_key()
+        return f"{key.get_name()} {key.get_base64()}"
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        _judge_jump(_close(sock, carrier))
+        raise Unreachable(f"{login.endpoint.host} port {login.endpoint.port}: {names.escape(str(error))}") from error
+    finally:
+        transport.close()
+        _close(sock, carrier)
+
+
+def _way(login: argv.Login, step: float) -> tuple[socket.socket, subprocess.Popen[bytes] | None]:
+    """An open way to the host: a socket with TCP_NODELAY, or one whose other end a child carries over the jump host."""
+    endpoint = login.endpoint
+    if login.jump is not None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            child = subprocess.Popen(argv.through(login), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
+        return ours, child
+    try:
+        sock = socket.create_connection((endpoint.host, endpoint.port), timeout=step)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError as error:
+        raise Unreachable(f"{endpoint.host} port {endpoint.port}: {error}") from error
+    return sock, None
+
+
+def _close(sock: socket.socket, carrier: subprocess.Popen[bytes] | None) -> str:
+    """Close the way to the host; what the jump host said when nothing came through, empty without one."""
+    sock.close()
+    if carrier is None:
+        return ""
+    try:
+        said = carrier.communicate(timeout=2)[1]
+    except subprocess.TimeoutExpired:  # it works, and waits for more
+        end_group(carrier)
+        return ""
+    return names.escape(said.decode("utf-8", "replace").strip(), "\n")
+
+
+def _judge_jump(said: str) -> None:
+    if said:
+        judge(Finished(255, b"", f"jump host: {said}"))
 
 
 def ask(login: argv.Login, operation: str, request: dict[str, Any], seconds: float) -> tuple[dict[str, Any], float]:

@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,20 @@ RESUMED = ".gpuops-resumed"
 _PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*")
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A host through which every rental is reached from this computer."""
+
+    endpoint: Endpoint
+    host_key: str
+    identity: str
+
+
 class SshHost:
     """`ports.Host` on OpenSSH. Keys and known_hosts lie under `runs_dir/<run>/ssh`, sockets in `runtime_dir`."""
 
-    def __init__(self, runs_dir: Path, runtime_dir: Path, clock: Clock) -> None:
-        self.runs_dir, self.runtime_dir, self.clock = Path(runs_dir), Path(runtime_dir), clock
+    def __init__(self, runs_dir: Path, runtime_dir: Path, clock: Clock, jump: Jump | None = None) -> None:
+        self.runs_dir, self.runtime_dir, self.clock, self.jump = Path(runs_dir), Path(runtime_dir), clock, jump
         self._connections: dict[str, Connection] = {}
 
     def keys(self, run: RunId) -> tuple[str, HostKey]:
@@ -99,6 +109,11 @@ class SshHost:
 
     def scan(self, run: RunId, endpoint: Endpoint, until: Time) -> str:
         """The key that the host presents, which proves nothing by itself."""
+        if self.jump is not None:
+            from gpuops import firstlogin  # as in `check`
+
+            login = argv.Login(endpoint, "", "", "ssh-ed25519", "", self._jump_login(run))
+            return firstlogin.presented(login, min(15.0, until - self.clock.now()))
         done = run_child(argv.keyscan(endpoint, 10), self.clock, min(until, self.clock.now() + 15))
         for line in done.out.decode("ascii", "replace").splitlines():
             fields = line.split()
@@ -309,8 +324,26 @@ class SshHost:
                 f"the pinned host key is for another address than {endpoint.host} port {endpoint.port}"
             )
         self._make_runtime()
-        control = control_path(self.runtime_dir, f"{self.runs_dir}|{run}|{endpoint}|{line}")
-        return argv.Login(endpoint, str(directory / "client"), str(known), line.split()[1], control)
+        control = control_path(self.runtime_dir, f"{self.runs_dir}|{run}|{endpoint}|{line}|{self.jump}")
+        jump = self._jump_login(run)
+        return argv.Login(endpoint, str(directory / "client"), str(known), line.split()[1], control, jump)
+
+    def _jump_login(self, run: RunId) -> argv.Login | None:
+        """The jump host with a known_hosts file that holds its configured key and nothing else."""
+        if self.jump is None:
+            return None
+        bare = _bare(self.jump.host_key)
+        if not _PUBLIC.fullmatch(bare):
+            raise HostKeyMismatch(f"not a public key of the jump host: {names.escape(self.jump.host_key)[:80]!r}")
+        known = self._directory(run) / "jump_known_hosts"
+        line = argv.known_hosts_line(self.jump.endpoint, bare)
+        if _lines(known) != [line]:
+            known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd, temporary = tempfile.mkstemp(prefix=".jump-", dir=known.parent)
+            with os.fdopen(fd, "w") as out:
+                out.write(line)
+            os.rename(temporary, known)
+        return argv.Login(self.jump.endpoint, self.jump.identity, str(known), line.split()[1], "")
 
     def _connection(self, run: RunId, endpoint: Endpoint) -> Connection:
         login = self._login(run, endpoint)

@@ -18,7 +18,7 @@ from gpuops.testing.world import World
 
 JOBS = multiprocessing.cpu_count()
 
-pytestmark = [pytest.mark.simulation, pytest.mark.alone]
+pytestmark = [pytest.mark.simulation, pytest.mark.alone, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.timeout(2400)

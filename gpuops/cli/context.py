@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuops.ports import Clock, Ports
     from gpuops.provider import Provider
     from gpuops.records import RunId
+    from gpuops.ssh import Jump
     from gpuops.state import RunState
 
 
@@ -103,6 +104,19 @@ class App:
             self._providers[name] = factory(name)(settings, self.credentials.secret, self.clock.now)
         return self._providers[name]
 
+    def _jump(self) -> Jump | None:
+        """The jump host of `config.toml`."""
+        from gpuops.ssh import Jump
+        from gpuops.values import Endpoint
+
+        given = self.home.jump
+        if not given:
+            return None
+        if not given["port"].isdigit():
+            raise UsageError(f"config.toml: [ssh.jump] port {given['port']!r} is no number")
+        endpoint = Endpoint(given["host"], int(given["port"]), given["user"])
+        return Jump(endpoint, given["host_key"], os.path.expanduser(given["identity_file"]))
+
     @cached_property
     def ports(self) -> Ports:
         """The real ports."""
@@ -119,7 +133,7 @@ class App:
             clock=self.clock,
             journal=self.journal,
             providers=self.provider,
-            host=SshHost(self.home.runs, self.home.runtime, self.clock),
+            host=SshHost(self.home.runs, self.home.runtime, self.clock, self._jump()),
             store=LocalStore(),
             notify=FileLog(self.home.path / "gpuops.log", self.clock.wall, self.redactor),
             locks=self.locks,

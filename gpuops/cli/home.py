@@ -24,6 +24,8 @@ class Home:
     authorized_keys: tuple[str, ...] = ()
     identity_file: str = ""
     guard: bool = True
+    jump: Mapping[str, str] = field(default_factory=dict)
+    """host, port, user, host_key and identity_file of the host through which rentals are reached; empty: directly."""
     known_gaps: tuple[Mapping[str, str], ...] = ()
     """Gaps in listings that the user knows, each with provider, region, kind, reason and until."""
 
@@ -71,9 +73,23 @@ def find_home(environ: Mapping[str, str]) -> Home:
         providers=data.get("providers", {}),
         authorized_keys=tuple(ssh.get("authorized_keys", ())),
         identity_file=str(ssh.get("identity_file", "")),
+        jump=_jump(file, ssh.get("jump")),
         known_gaps=tuple({k: str(v) for k, v in gap.items()} for gap in data.get("known_gaps", ())),
         guard=bool(data.get("guard", {}).get("start", True)),
     )
+
+
+def _jump(file: Path, given: Any) -> dict[str, str]:
+    """The jump host, whole: one without a key would be trusted by its name. Raises `UsageError`."""
+    if not given:
+        return {}
+    needed = ("host", "user", "host_key", "identity_file")
+    if not isinstance(given, dict) or (missing := [key for key in needed if not given.get(key)]):
+        raise UsageError(
+            f"{file}: [ssh.jump] needs {', '.join(needed if not isinstance(given, dict) else missing)}; host_key is the line "
+            "that `ssh-keyscan -t ed25519 HOST` prints, without the name, once its owner has confirmed it"
+        )
+    return {"port": "22", **{key: str(value) for key, value in given.items()}}
 
 
 def _read(file: Path) -> dict[str, Any]:
