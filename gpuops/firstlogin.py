@@ -90,7 +90,9 @@ def _way(login: argv.Login, step: float) -> tuple[socket.socket, subprocess.Pope
     if login.jump is not None:
         ours, theirs = socket.socketpair()
         with theirs:
-            child = subprocess.Popen(argv.through(login), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
+            child = subprocess.Popen(
+                argv.through(login), stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE
+            )
         return ours, child
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), timeout=step)

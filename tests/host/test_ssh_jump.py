@@ -54,7 +54,9 @@ def test_a_jump_host_with_another_key_is_refused_and_the_host_never_asked(
     wrong = SshHost(case.ssh.runs_dir, case.ssh.runtime_dir, RealClock(), other)
     with pytest.raises(HostKeyMismatch, match="not the one that was pinned"):
         wrong.check(RUN, case.endpoint, case.spec, case.until())
-    with pytest.raises((HostKeyMismatch, Unreachable)):  # ssh drops what a jump host says once it runs in the background
+    with pytest.raises(
+        (HostKeyMismatch, Unreachable)
+    ):  # ssh drops what a jump host says once it runs in the background
         wrong.preview(RUN, case.endpoint, case.spec, case.until())
     assert case.host.logins() == 0 and jump_host.logins() == 0
 
