@@ -185,7 +185,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         ),
         max_total_bytes=keys.max_total,
         inputs_sha256=keys.inputs_sha256 or "",
-        env=tuple(sorted(keys.env.items())),
+        env=tuple(sorted({**_cache_variables(keys), **keys.env}.items())),
         secrets=keys.secrets,
         train=_train(keys.train),
         outputs=Outputs(
@@ -221,6 +221,20 @@ def _checks(keys: Manifest) -> Checks:
         ports=checks.ports,
         on_failure=checks.on_failure,
     )
+
+
+def _cache_variables(keys: Manifest) -> dict[str, str]:
+    """Variables that put caches where the manifest wants them. HF_HOME is none of them: the token lies in it.
+
+    Source: environment variables of huggingface_hub, datasets, transformers and torch.hub.
+    """
+    found = {}
+    if keys.caches is not None:
+        places = {"HF_HUB_CACHE": "hub", "HF_DATASETS_CACHE": "datasets", "HF_XET_CACHE": "xet", "TORCH_HOME": "torch"}
+        found = {name: f"{keys.caches}/{folder}" for name, folder in places.items()}
+    if keys.offline:
+        found |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    return found
 
 
 def _environment(keys: Manifest) -> Environment | None:
@@ -391,6 +405,12 @@ def _check_secrets(keys: Manifest, spec: Spec) -> Iterator[Problem]:
             )
         if "\0" in value:
             yield here, "must not contain a NUL character"
+        on_volume = [v.mount for v in spec.volumes if _inside(value, v.mount) is not None]
+        if name in ("HF_HOME", "HF_TOKEN_PATH") and on_volume:
+            yield (
+                here,
+                f"would put a token on the volume at {on_volume[0]}, which others may read: use `caches` for what is large",
+            )
     for index, name in enumerate(keys.secrets):
         if name.startswith("GPUOPS_"):
             yield ("secrets", index), "names that begin with GPUOPS_ are set by gpuops itself"

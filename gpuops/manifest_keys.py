@@ -264,6 +264,11 @@ class Manifest(_Keys):
     env: dict[VariableName, Scalar] = Field(
         default_factory=dict, description="Environment of the program; never secrets."
     )
+    caches: HostPath | None = Field(
+        None,
+        description="Folder on the host, best on a volume, for what is downloaded: Hugging Face hub, datasets, xet, torch.",
+    )
+    offline: Flag = Field(False, description="Libraries may download nothing: what is not in the caches is an error.")
     secrets: tuple[VariableName, ...] = Field((), description="Names of secrets, read from keyring or environment.")
     environment: Environment | None = Field(None, description="What training runs in, and what it must hold.")
     train: Train

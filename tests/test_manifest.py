@@ -294,3 +294,11 @@ def test_the_block_of_the_chosen_provider_holds_instead_of_what_stands_above(tmp
     assert (spec.need.device, spec.need.count, spec.deadline_s) == ("A100", 2, 7200)
     moved = load(write(tmp_path, (MINIMAL + more).replace("provider: local", "provider: aws")))
     assert (moved.need.device, moved.need.count, moved.deadline_s) == ("p5.48xlarge", 1, 5400)
+
+
+def test_caches_go_where_they_should_and_the_token_stays(tmp_path: Path) -> None:
+    spec = load(write(tmp_path, MINIMAL + "caches: /data/caches\noffline: true\nenv: {HF_XET_CACHE: /tmp/xet}\n"))
+    env = dict(spec.env)
+    assert env["HF_HUB_CACHE"] == "/data/caches/hub" and env["HF_DATASETS_CACHE"] == "/data/caches/datasets"
+    assert env["HF_XET_CACHE"] == "/tmp/xet", "what the manifest says itself wins"
+    assert env["HF_HUB_OFFLINE"] == env["TRANSFORMERS_OFFLINE"] == "1" and "HF_HOME" not in env
