@@ -174,6 +174,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         teardown=Teardown(keys.teardown.when, keys.teardown.keep_failed or 0.0),
         accept_first_use=keys.host_key == FIRST_USE,
         manifest_path=path,
+        host_tools=keys.host.tools,
     )
 
 

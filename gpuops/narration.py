@@ -99,7 +99,7 @@ def _ended(r: Record, s: RunState) -> list[str]:
 
 
 def _launched(r: Record, s: RunState) -> list[str]:
-    return ["Training started in tmux; it goes on when this terminal closes"]
+    return [_STARTED.get(r.event.data.get("how", ""), "Training started; it goes on when this terminal closes")]
 
 
 def _reconciled(r: Record, s: RunState) -> list[str]:
@@ -122,6 +122,10 @@ def _copied(r: Record, s: RunState) -> list[str]:
     ]
 
 
+_STARTED = {
+    "tmux": "Training started in tmux; it goes on when this terminal closes",
+    "detached": "Training started in a detached session of its own; it goes on when this terminal closes",
+}
 _TELLERS: dict[str, Any] = {
     "wanted": _wanted,
     "created": _created,

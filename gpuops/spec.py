@@ -104,3 +104,5 @@ class Spec:
     accept_first_use: bool = False
     """The manifest accepts trust on first use of the host key, in so many words."""
     manifest_path: str = ""
+    host_tools: Literal["refuse", "install"] = "refuse"
+    """Whether rsync and tmux are installed where they are missing; otherwise something else stands in for them."""

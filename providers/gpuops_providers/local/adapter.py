@@ -39,7 +39,7 @@ from gpuops.values import (
 )
 
 from . import offers, processes
-from .cloud import Cloud, Rental, Usage, Volume, read_time
+from .cloud import Cloud, Rental, Usage, Volume, pulling, read_time
 from .faults import Faults
 from .keeper import HOST_DIED, TERMINATED, close
 
@@ -154,7 +154,9 @@ class LocalProvider:
             ref,
             state,
             () if state == "terminal" else ("compute",),
-            reason="its keeper is dead: it runs on without a timer" if keeper_gone else rental.reason,
+            reason="its keeper is dead: it runs on without a timer"
+            if keeper_gone
+            else rental.reason or pulling(rental),
             endpoint=endpoint,
             created_at=rental.created_at,
             ends_at=None if keeper_gone else armed,

@@ -64,6 +64,8 @@ class Rental:
     first: Process | None = None
     """The first process of the host."""
     port: int = 0
+    boots: int = 1
+    """How often its host was started."""
     login: str = "root"
     isolation: str = ""
     ending_since: Time | None = None
@@ -244,6 +246,15 @@ class Cloud:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+
+
+def pulling(rental: Rental) -> str:
+    """What takes so long before a host runs."""
+    pull_s = float(rental.host.get("pull_s", 0))
+    if rental.state != "provisioning" or not pull_s:
+        return ""
+    part = min(99, int(100 * (time.time() - rental.created_at) / pull_s))
+    return f"pulling the image{' ' + rental.image if rental.image else ''}, {part} % (simulated)"
 
 
 def read_time(path: Path, key: str) -> Time | None:
