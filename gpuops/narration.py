@@ -16,6 +16,12 @@ def narrate(record: Record, s: RunState) -> list[str]:
     return [safe(line) for line in teller(record, s)] if teller else []
 
 
+def starting(record: Record) -> str:
+    """What the provider says of a rental that does not run yet, out of an `observed` record; empty when nothing."""
+    seen = record.event.data["observation"]
+    return safe(f"Starting: {seen['reason']}") if seen["state"] == "starting" and seen.get("reason") else ""
+
+
 def _wanted(r: Record, s: RunState) -> list[str]:
     cause = r.event.data.get("cause", "")
     return [f"Going down: {cause}"] if r.event.data["what"] == "closed" and cause == s.cause else []

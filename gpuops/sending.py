@@ -201,7 +201,7 @@ def _over(connection: Connection, command: list[str], clock: Clock, until: Time)
         done = run_child(command, clock, until)
     if done.code and not _BEGAN.search(done.err) and not connection.call("which", {"name": "rsync"}, until)["path"]:
         # asked, because every shell has its own words for it and rsync's exit status depends on which end was faster
-        raise _NoRsyncError("rsync is missing on the host")
+        raise _NoRsyncError("the login finds no rsync on the host")
     _judge_rsync(done)
     return done
 

@@ -109,7 +109,7 @@ def test_missing_tools_are_named_with_what_is_used_instead() -> None:
 
 
 def test_folders_that_are_closed_to_the_login_are_named_with_the_fix() -> None:
-    closed = "/workspace belongs to root and is closed to others (mode 755)"
+    closed = "/workspace is closed to this user (mode 755)"
     answer = seen(user="ubuntu", home="/home/ubuntu", closed={"/workspace/code": closed, "/workspace/out": closed})
     assert failed(answer, spec()) == ["write access"]
     (check,) = (c for c in hostchecks.compare(answer, spec(), 1000).checks if c.name == "write access")

@@ -88,7 +88,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "tools": {t: bool(shutil.which(t, path=environment["PATH"])) for t in TOOLS},
         "rsync": _first_line(["rsync", "--version"], environment),
         "home": os.path.expanduser("~"),
-        "user": _user(os.getuid()),
+        "user": _user(),
         "host": os.uname().nodename,
         "kernel": os.uname().release,
         "cores": os.cpu_count(),
@@ -134,14 +134,14 @@ def closed(path: str) -> str:
         return f"{path} is no directory"
     if os.access(path, os.W_OK | os.X_OK):
         return ""
-    return f"{path} belongs to {_user(info.st_uid)} and is closed to others (mode {info.st_mode & 0o777:o})"
+    return f"{path} is closed to this user (mode {info.st_mode & 0o777:o})"
 
 
-def _user(uid: int) -> str:
+def _user() -> str:
     try:
-        return pwd.getpwuid(uid).pw_name
+        return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
-        return str(uid)
+        return str(os.getuid())
 
 
 def _mounts() -> dict[str, list[str]]:

@@ -203,7 +203,7 @@ def test_without_rsync_on_the_host_the_same_list_goes_as_a_tar_stream(case: Case
     without_rsync(case)
     shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
     assert replace(shown, note="") == by_rsync and by_rsync.note == ""
-    assert shown.note == "rsync is missing on the host: the files go as a tar stream over the same connection"
+    assert shown.note == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
     assert f"  {shown.note}" in send_lines(shown)
     assert case.send()[0] == 8
     arrived = {str(p.relative_to(case.workdir)) for p in case.workdir.rglob("*")}
