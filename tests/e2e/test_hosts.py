@@ -83,7 +83,11 @@ def transfer(kind: str, world: World, place: str) -> dict[str, Any]:
     files = {".gitignore": "cache/\n", "model.py": "x = 1\n", "package/__init__.py": "", "cache/big.bin": "ignored"}
     for name, text in files.items():
         (tree / name).write_text(text)
-    for command in (["init", "-q"], ["add", "."], [*"-c user.name=t -c user.email=t@example.org commit -qm one".split()]):
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        [*"-c user.name=t -c user.email=t@example.org commit -qm one".split()],
+    ):
         subprocess.run(["git", *command], cwd=tree, check=True, capture_output=True)
     return {"source": "tree", "to": f"{place}/tree"}
 
