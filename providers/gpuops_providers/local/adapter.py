@@ -138,9 +138,10 @@ class LocalProvider:
         if ref.kind == "volume":
             volume = self._cloud.volume(ref.id)
             state: ObservedState = "running" if volume else "absent"
-            bills = ("storage",) if volume else ()
             created = volume.created_at if volume else None
-            return Observation(ref, state, bills, created_at=created, provider_time=time.time())
+            return Observation(
+                ref, state, ("storage",) if volume else (), created_at=created, provider_time=time.time()
+            )
         found = self._cloud.rental(ref.id) if ref.kind == "rental" else None
         rental = self._settled(found) if found else None
         if rental is None or self._forgotten(rental):
@@ -260,8 +261,7 @@ class LocalProvider:
         if rental is None:
             return None
         rental = self._settled(rental)
-        hidden = time.time() - rental.created_at < float(self._faults.setting("hide_new_s", 0.0))
-        if hidden or self._forgotten(rental):
+        if time.time() - rental.created_at < float(self._faults.setting("hide_new_s", 0.0)) or self._forgotten(rental):
             return None
         over = rental.state == "terminated"
         nonce, damaged = _carried(rental.name, rental.mark)

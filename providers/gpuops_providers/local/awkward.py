@@ -69,6 +69,16 @@ def home_mount(host: Mapping[str, Any], source: Path) -> list[str]:
     return [*parent, "--ro-bind" if host.get("home") == "read-only" else "--bind", str(source), home(host)]
 
 
+def make_mount_point(host: Mapping[str, Any], disk: Path, target: Path) -> None:
+    """Make the folder `target`, when it lies in the home, on the home's `disk`: read-only inside, it takes no new ones."""
+    if Path(home(host)) not in target.parents:
+        return
+    for part in target.relative_to(home(host)).parts:
+        disk /= part
+        disk.mkdir(exist_ok=True)
+        disk.chmod(0o755)
+
+
 def workspace_mount(host: Mapping[str, Any], source: Path) -> list[str]:
     """How /workspace appears."""
     if megabytes := host.get("workspace_mb"):

@@ -193,10 +193,7 @@ def _spawn(cloud: Cloud, rental: Rental, errors: Any) -> Process:
     binds = [("--ro-bind", root / "bin", "/opt/gpu/bin")]
     for prefix in _prefixes(rental.python):
         binds.append(("--ro-bind", Path(prefix), prefix))
-        if prefix.startswith(awkward.home(rental.host) + "/"):
-            # a home that is read-only inside takes no new mount points
-            inside = root / "home" / os.path.relpath(prefix, awkward.home(rental.host))
-            inside.mkdir(parents=True, exist_ok=True)
+        awkward.make_mount_point(rental.host, root / "home", Path(prefix))
     argv += awkward.noexec_mounts(rental.host, root)
     argv += awkward.home_mount(rental.host, root / "home")
     if all(real_mount(rental, use.mount) != WORKSPACE for use in rental.volumes):
