@@ -170,7 +170,7 @@ def _write_access(seen: dict[str, Any]) -> list[Check]:
     if not problems:
         return []
     fix = f"in the manifest name folders below {home}, or use an image in which {user} may write there"
-    return [Check("write access", f"{user} can write where the manifest says", f"{'; '.join(problems)}: {fix}", False)]
+    return [Check("write access", f"the manifest's folders open to {user}", f"{'; '.join(problems)}: {fix}", False)]
 
 
 def _tools(seen: dict[str, Any]) -> Check:

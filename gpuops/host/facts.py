@@ -122,8 +122,9 @@ def _free(path: str) -> int | None:
 
 def closed(path: str) -> str:
     """Why this user cannot write at `path`, or make it; empty when nothing stands in the way."""
-    while path != "/" and not os.path.lexists(path):
+    while not os.path.lexists(path or "/"):
         path = os.path.dirname(path)
+    path = path or "/"
     try:
         info = os.stat(path)
         if os.statvfs(path).f_flag & os.ST_RDONLY:

@@ -134,6 +134,7 @@ def test_what_goes_wrong_is_said_and_nothing_outlasts_its_time(as_root: Image) -
 
 def test_a_folder_that_the_login_cannot_write_to_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.closed(str(tmp_path / "not" / "yet" / "there")) == ""
+    assert facts.closed("nowhere") == facts.closed("") == facts.closed("/"), "what is no absolute path ends at the root"
     (tmp_path / "file").write_text("")
     assert facts.closed(str(tmp_path / "file" / "below")) == f"{tmp_path}/file is no directory"
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere

@@ -16,7 +16,7 @@ from typing import Any
 import gpuops
 from gpuops import codec
 from gpuops.errors import CredentialsError, ProviderError, Unreadable
-from gpuops.marks import mark_name, parse_name
+from gpuops.marks import mark_name
 from gpuops.provider import Traits
 from gpuops.values import (
     Billable,
@@ -25,7 +25,6 @@ from gpuops.values import (
     Endpoint,
     Gap,
     Inventory,
-    Mark,
     Money,
     Need,
     Observation,
@@ -39,7 +38,7 @@ from gpuops.values import (
 )
 
 from . import offers, processes
-from .cloud import Cloud, Rental, Usage, Volume, pulling, read_time
+from .cloud import Cloud, Rental, Usage, Volume, carried, pulling, read_time
 from .faults import Faults
 from .keeper import HOST_DIED, TERMINATED, close
 
@@ -264,7 +263,7 @@ class LocalProvider:
         if time.time() - rental.created_at < float(self._faults.setting("hide_new_s", 0.0)) or self._forgotten(rental):
             return None
         over = rental.state == "terminated"
-        nonce, damaged = _carried(rental.name, rental.mark)
+        nonce, damaged = carried(rental.name, rental.mark)
         return Billable(
             self._ref(rental.region, "rental", rental.id),
             rental.name,
@@ -391,12 +390,3 @@ class LocalProvider:
             },
             start_new_session=True,
         )
-
-
-def _carried(name: str, mark: Mark | None) -> tuple[str, bool]:
-    """The nonce from the tags, else from the name; damaged when either is broken or they contradict each other."""
-    parsed = parse_name(name)
-    if mark is None:
-        return (parsed.nonce, parsed.state == "damaged") if parsed else ("", False)
-    damaged = parsed is None or parsed.state == "damaged" or parsed.nonce != mark.nonce
-    return mark.nonce, damaged

@@ -28,6 +28,7 @@ import platformdirs
 
 from gpuops import codec
 from gpuops.errors import ProviderError, Unreadable, UsageError
+from gpuops.marks import parse_name
 from gpuops.values import Mark, Money, Time, VolumeUse
 
 from . import offers
@@ -246,6 +247,15 @@ class Cloud:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+
+
+def carried(name: str, mark: Mark | None) -> tuple[str, bool]:
+    """The nonce from the tags, else from the name; damaged when either is broken or they contradict each other."""
+    parsed = parse_name(name)
+    if mark is None:
+        return (parsed.nonce, parsed.state == "damaged") if parsed else ("", False)
+    damaged = parsed is None or parsed.state == "damaged" or parsed.nonce != mark.nonce
+    return mark.nonce, damaged
 
 
 def pulling(rental: Rental) -> str:
