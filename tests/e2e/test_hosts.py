@@ -40,7 +40,7 @@ VERDICT = re.compile(r"^(Done: .*|Failed before training: .*|Training \w+; teard
 
 @dataclass(frozen=True)
 class Host:
-    """One kind of host. `rsync` false: the matrix does not ask, because nothing is sent before it is refused."""
+    """One kind of host. `sent` false: it is refused before anything is sent, so one life tells all there is to tell."""
 
     name: str
     features: dict[str, Any] = field(default_factory=dict)
@@ -49,27 +49,35 @@ class Host:
     place: str = "/workspace"
     exit_code: int = 0
     sent: bool = True
+    shown: str = ""
+    """Words that somebody who watches the life must see."""
 
 
 SUDO = {"user": "ubuntu", "sudo": True, "installs": True, "workspace_mode": "0555"}
 HOSTS = (
-    Host("no tmux", {"missing": ["tmux"]}),
+    Host("no tmux", {"missing": ["tmux"]}, shown="tmux missing: training runs in a detached session of its own"),
     Host("python3 only in /opt/conda/bin", {"python": "/opt/conda/bin"}),
-    Host("user ubuntu, host.tools: install", SUDO, {"host": {"tools": "install"}}, place="/home/ubuntu/work"),
+    Host(
+        "user ubuntu, host.tools: install", SUDO, {"host": {"tools": "install"}}, place="/home/ubuntu/work",
+        shown="installed by apt-get with sudo: tmux",
+    ),
     Host("noexec /tmp and /dev/shm", {"noexec": ["/tmp", "/dev/shm"]}),
-    Host(".bashrc prints", {"bashrc": "echo Welcome to this machine\n"}),
+    Host(".bashrc prints", {"bashrc": "echo Welcome to this machine\n"}, shown="the files go as a tar stream"),
     Host(".bashrc sleeps", {"bashrc": "sleep 1\n"}),
     Host(".bashrc changes PATH", {"bashrc": "export PATH=/nowhere\n"}),
     Host("read-only home", {"home": "read-only"}),
     Host("small root disk", {"home_mb": 1}),
-    Host("slow start", {"pull_s": 3}),
-    Host("restarts once", {"reboots_when": "/workspace/out/step-000002"}, exit_code=6),
+    Host("slow start", {"pull_s": 3}, shown="Starting: pulling the image, "),
+    Host(
+        "restarts once", {"reboots_when": "/workspace/out/step-000002"}, exit_code=6,
+        shown="Training ended: interrupted (the host restarted)",
+    ),
     Host("user ubuntu, /workspace closed", SUDO, exit_code=4, sent=False),
     Host("no room for outputs", {"workspace_mb": 5}, exit_code=4, sent=False),
     Host(".bashrc hangs", {"bashrc": "sleep 1000\n"}, policy={"reach_s": 6}, exit_code=4, sent=False),
     Host("a shell and nothing else", {"shell_only": True}, exit_code=4, sent=False),
     Host("image that never comes", {"pull_s": 100_000}, policy={"allocate_s": 15}, exit_code=4, sent=False),
-)
+)  # fmt: skip
 CELLS = [(host, rsync) for host in HOSTS for rsync in ((True, False) if host.sent else (True,))]
 
 
@@ -160,6 +168,7 @@ def test_a_host_is_used_as_it_is_or_refused_in_one_sentence(world: World, host: 
     if os.environ.get("GPUOPS_WRITE_HOSTS"):
         write(found)
     assert found in rows_of(PAGE.read_text()), f"docs/reference/hosts.md does not show:\n{found}\n{done.stdout}"
+    assert host.shown in done.stdout, done.stdout
     assert world.status()[-1]["phase"] == "closed"
     assert bool(hands.records(world, "listed")) == host.sent
     if host.sent:
