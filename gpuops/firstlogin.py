@@ -16,9 +16,23 @@ import paramiko
 
 from gpuops import argv, names
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
-from gpuops.remote import AGENT_COMMAND, MAX_ANSWER_BYTES, Finished, end_group, judge, new_token, read_answer, script
+from gpuops.remote import (
+    AGENT_COMMAND,
+    MAX_ANSWER_BYTES,
+    NO_PYTHON,
+    Finished,
+    end_group,
+    judge,
+    new_token,
+    read_answer,
+    script,
+)
 
 MAX_STEP_S = 30.0
+EXIT_STATUS_S = 2.0
+"""How long the exit status may come after the last output."""
+UNKNOWN = -1
+SILENT = "the login works, but its shell did not answer in time: a start file such as .bashrc may hang"
 
 
 def connect(login: argv.Login, seconds: float) -> Any:
@@ -134,14 +148,29 @@ def ask(login: argv.Login, operation: str, request: dict[str, Any], seconds: flo
         channel.sendall(script(operation, request, token))
         channel.shutdown_write()
         out = _read_all(channel, end)
-        code = channel.recv_exit_status() if channel.exit_status_ready() else 0
+        channel.status_event.wait(max(0.0, min(EXIT_STATUS_S, end - time.monotonic())))
+        code = channel.recv_exit_status() if channel.exit_status_ready() else UNKNOWN
         if code == 127:
-            raise HostError("python3 is not on the host's PATH")
+            raise HostError(NO_PYTHON)
+        if code != UNKNOWN and token.encode() not in out:
+            raise HostError(_refusal(code, out))
         return read_answer(out, token, ""), time.monotonic() - begun
+    except TimeoutError as error:
+        raise Unreachable(SILENT) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise Unreachable(f"the connection broke: {names.escape(str(error)) or type(error).__name__}") from error
     finally:
         connection.close()
+
+
+def _refusal(code: int, out: bytes) -> str:
+    """A login that ended the command by itself and ran nothing of it: a proxy for shells, or a forced command."""
+    said = " ".join(names.escape(out.decode("utf-8", "replace"), "\n").split())[:200]
+    told = f", it says: {said}" if said else ""
+    return (
+        f"the login works, but this address runs no commands (exit code {code}{told}): it cannot carry transfers. "
+        "Use an address that leads to the machine's own SSH daemon"
+    )
 
 
 def _read_all(channel: paramiko.Channel, end: float) -> bytes:
@@ -152,7 +181,7 @@ def _read_all(channel: paramiko.Channel, end: float) -> bytes:
     while True:
         left = end - time.monotonic()
         if left <= 0:
-            raise Unreachable("the host did not answer in time")
+            raise Unreachable(SILENT)
         channel.settimeout(left)
         if channel.recv_stderr_ready():
             channel.recv_stderr(1 << 16)

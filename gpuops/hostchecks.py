@@ -14,6 +14,12 @@ from gpuops.values import Check, Time, VolumeUse
 GB = 1e9
 MIB = 1 << 20
 SAFE_RSYNC = (3, 4, 0)
+PYTHON_FROM = (3, 8)
+INSTEAD = {
+    "tmux": "training runs in a detached session of its own",
+    "rsync": "files go as a tar stream over the same connection",
+}
+"""What is used instead of a tool that is missing."""
 NO_MOUNTS = ("none", "plain")
 MEMORY_TOLERANCE = 0.02
 """Vendors round: a device of 80 GB reports a little more or less."""
@@ -22,7 +28,14 @@ MEMORY_TOLERANCE = 0.02
 def request(spec: Spec) -> dict[str, Any]:
     """What the agent has to look at for this spec."""
     mounts = [v.mount for v in spec.volumes]
-    return {"free": [spec.outputs.directory, *mounts], "mounts": mounts}
+    write = [*(t.destination for t in spec.transfers), spec.train.workdir, spec.outputs.directory]
+    return {"free": [spec.outputs.directory, *mounts], "mounts": mounts, "write": list(dict.fromkeys(write))}
+
+
+def missing_tools(seen: dict[str, Any]) -> list[str]:
+    """The tools that a host lacks and that something else can stand in for."""
+    there = seen.get("tools")
+    return [tool for tool in INSTEAD if not (isinstance(there, dict) and there.get(tool))]
 
 
 def compare(seen: dict[str, Any], spec: Spec, now: Time, own_rsync: str = "") -> HostFacts:
@@ -35,10 +48,11 @@ def compare(seen: dict[str, Any], spec: Spec, now: Time, own_rsync: str = "") ->
             *_device(seen, spec),
             *_volumes(seen, spec),
             _space(seen, spec),
+            *_write_access(seen),
             _clock(seen, spec, now),
             _ports(seen, spec),
         ]
-        checks += [Check("tools", "python3, tmux, rsync", *_tools(seen))]
+        checks += [_tools(seen)]
         return HostFacts(
             str(seen["boot_id"]), float(seen["time"]), tuple(checks), {**_facts(seen, spec), **_own(own_rsync)}
         )
@@ -149,11 +163,24 @@ def _ports(seen: dict[str, Any], spec: Spec) -> Check:
     )
 
 
-def _tools(seen: dict[str, Any]) -> tuple[str, bool]:
-    there = [f"python3 {seen['python']}"] + [t for t in ("tmux", "rsync") if seen["tools"].get(t)]
-    missing = [t for t in ("tmux", "rsync") if not seen["tools"].get(t)]
-    text = ", ".join(there) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return text, not missing and _version(str(seen["python"])) >= (3, 8)
+def _write_access(seen: dict[str, Any]) -> list[Check]:
+    """Everybody but root meets folders that belong to somebody else; the fix is named, because sudo is not ours to use."""
+    user, home, closed = str(seen["user"]), str(seen["home"]), seen["closed"]
+    problems = list(dict.fromkeys(str(why) for why in closed.values() if why))
+    if not problems:
+        return []
+    fix = f"in the manifest name folders below {home}, or use an image in which {user} may write there"
+    return [Check("write access", f"the manifest's folders open to {user}", f"{'; '.join(problems)}: {fix}", False)]
+
+
+def _tools(seen: dict[str, Any]) -> Check:
+    missing = missing_tools(seen)
+    there = ", ".join([f"python3 {seen['python']}", *(t for t in INSTEAD if t not in missing)])
+    notes = [f"{tool} missing: {INSTEAD[tool]}" for tool in missing]
+    if installed := seen.get("installed"):
+        notes.insert(0, str(installed["said"]))
+    ok = _version(str(seen["python"])) >= PYTHON_FROM
+    return Check("tools", f"python3 {'.'.join(map(str, PYTHON_FROM))} or later", "; ".join([there, *notes]), ok)
 
 
 def _facts(seen: dict[str, Any], spec: Spec) -> dict[str, str]:

@@ -206,6 +206,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         accept_first_use=keys.host_key == FIRST_USE,
         manifest_path=path,
         environment=_environment(keys),
+        host_tools=keys.host.tools,
     )
 
 

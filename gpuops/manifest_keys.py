@@ -148,6 +148,15 @@ class Checks(_Keys):
     on_failure: Literal["down", "hold"] = Field("down", description="Tear down at once, or hold for a look.")
 
 
+class Host(_Keys):
+    """What may be done to the host itself."""
+
+    tools: Literal["refuse", "install"] = Field(
+        "refuse",
+        description="Install rsync and tmux where they are missing, or refuse to and use what is there instead.",
+    )
+
+
 class Transfer(_Keys):
     """A folder that is sent to the host."""
 
@@ -256,6 +265,7 @@ class Manifest(_Keys):
     resources: Resources
     volumes: tuple[Volume, ...] = Field((), description="Existing volumes to attach.")
     checks: Checks = Field(default_factory=lambda: Checks.model_validate({}))
+    host: Host = Field(default_factory=lambda: Host.model_validate({}))
     transfers: tuple[Transfer, ...] = Field((), description="Folders to send.")
     max_total: Size = Field(2_000_000_000, description="Refuse to send more than this in total.")
     inputs_sha256: HostPath | None = Field(

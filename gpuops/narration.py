@@ -16,6 +16,12 @@ def narrate(record: Record, s: RunState) -> list[str]:
     return [safe(line) for line in teller(record, s)] if teller else []
 
 
+def starting(record: Record) -> str:
+    """What the provider says of a rental that does not run yet, out of an `observed` record; empty when nothing."""
+    seen = record.event.data["observation"]
+    return safe(f"Starting: {seen['reason']}") if seen["state"] == "starting" and seen.get("reason") else ""
+
+
 def _wanted(r: Record, s: RunState) -> list[str]:
     cause = r.event.data.get("cause", "")
     return [f"Going down: {cause}"] if r.event.data["what"] == "closed" and cause == s.cause else []
@@ -128,7 +134,7 @@ def _ended(r: Record, s: RunState) -> list[str]:
 
 
 def _launched(r: Record, s: RunState) -> list[str]:
-    return ["Training started in tmux; it goes on when this terminal closes"]
+    return [_STARTED.get(r.event.data.get("how", ""), "Training started; it goes on when this terminal closes")]
 
 
 def _reconciled(r: Record, s: RunState) -> list[str]:
@@ -151,6 +157,10 @@ def _copied(r: Record, s: RunState) -> list[str]:
     ]
 
 
+_STARTED = {
+    "tmux": "Training started in tmux; it goes on when this terminal closes",
+    "detached": "Training started in a detached session of its own; it goes on when this terminal closes",
+}
 _TELLERS: dict[str, Any] = {
     "wanted": _wanted,
     "created": _created,

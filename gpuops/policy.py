@@ -46,6 +46,8 @@ class Policy:
     reach_s: float = 300
     """Endpoint known → checked."""
     reach_every_s: float = 0.5
+    install_s: float = 180
+    """Installing missing tools during the check, where the manifest says `host.tools: install`."""
     launch_s: float = 300
     """Wish to launch → supervisor started, without the transfer."""
     transfer_s: float = 14_400

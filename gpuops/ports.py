@@ -81,6 +81,15 @@ class HostFacts:
     """Human-readable facts worth recording: device, driver, isolation, python, tools."""
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The answer of `Host.launch`."""
+
+    boot_id: str
+    how: str = ""
+    """In what training runs: tmux, or a detached session of its own. Empty where it was started before."""
+
+
 Progress = Callable[[str, float, float], None]
 """(what, done, total): called from bulk effects; total 0 when unknown."""
 
@@ -141,8 +150,8 @@ class Host(Protocol):
         deadline: Time,
         resume: str,
         until: Time,
-    ) -> str:
-        """Record what lies in the output directory, start the supervisor in tmux and return the boot id.
+    ) -> Launched:
+        """Record what lies in the output directory and start the supervisor, in tmux where there is one.
 
         Safe to repeat: a supervisor of this run that was started before is found, not started twice.
         """

@@ -19,24 +19,42 @@ import subprocess
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from gpuops import argv, names
-from gpuops.errors import HostError, HostKeyMismatch, Unreachable
+from gpuops.errors import GpuopsError, HostError, HostKeyMismatch, Unreachable
 from gpuops.ports import Clock
 from gpuops.values import Time
 
-AGENT_COMMAND = "python3 -I -S -"
-"""Isolated and without site-packages: nothing of the user's environment runs, and it starts in half the time."""
+PYTHON_PLACES = (
+    "python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/opt/*/bin/python3",
+)  # fmt: skip
+"""Where python3 is looked for: sshd's PATH is not the image's, and start files of the shell may change it."""
+TOO_OLD = 97
+AGENT_COMMAND = (
+    "exec /bin/sh -c '"
+    f'for p in {" ".join(PYTHON_PLACES)}; do command -v "$p" >/dev/null 2>&1 || continue; '
+    f'"$p" -I -S -c "import sys; sys.version_info < (3, 8) and sys.exit({TOO_OLD}); '
+    'i = sys.stdin.buffer; exec(i.read(int(i.readline())))"; '
+    f"c=$?; case $c in {TOO_OLD}|126|127) ;; *) exit $c ;; esac; done; exit 127"
+    "'"
+)
+"""The one command that runs on a host, whatever its login shell is. It reads a length, a program of that length, and leaves
+the rest of stdin to the program. Isolated and without site-packages: nothing of the user's environment runs, and it starts
+in half the time."""
+NO_PYTHON = (
+    "there is no python3 of version 3.8 or later on the host, neither on PATH nor in /usr/bin, /usr/local/bin, /opt/conda/bin or "
+    "/opt/*/bin: use an image that has it"
+)
 MAX_ANSWER_BYTES = 256 << 20
 LOGIN_S = 30.0
 CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
-_MODULES = ("files", "facts", "generations", "sealing", "progress", "agent")
+_MODULES = ("files", "facts", "tools", "generations", "sealing", "progress", "agent")
 _PREPARING = ("jobs", "environments", "probing", "preparing")
 """Sent along only when they are asked for: what is asked every few seconds stays short."""
 _MORE = {"environment": _PREPARING, "probe": _PREPARING}
@@ -52,6 +70,10 @@ for name, source in bundle["modules"]:
     exec(compile(source, "gpuops/host/" + name + ".py", "exec"), module.__dict__)
 sys.modules["gpuops.host." + bundle["modules"][-1][0]].main(bundle["request"])
 """
+
+
+Feed = Callable[[IO[bytes]], None]
+"""Writes what the agent reads after its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +134,8 @@ def script(operation: str, request: dict[str, Any], token: str) -> bytes:
     modules = [(name, _source(name)) for name in (*_MODULES, *_MORE.get(operation, ()))]
     bundle = json.dumps({"modules": modules, "request": {**request, "operation": operation, "token": token}})
     packed = base64.b64encode(zlib.compress(bundle.encode(), 3)).decode()
-    return _BOOTSTRAP.replace("{bundle}", packed).encode()
+    program = _BOOTSTRAP.replace("{bundle}", packed).encode()
+    return b"%d\n" % len(program) + program
 
 
 def supervisor_source() -> str:
@@ -152,7 +175,7 @@ def judge(done: Finished) -> None:
     if done.code == 255:
         raise Unreachable(f"ssh: {done.err or 'the connection broke'}")
     if done.code == 127:
-        raise HostError("python3 is not on the host's PATH")
+        raise HostError(NO_PYTHON)
 
 
 class Connection:
@@ -187,14 +210,18 @@ class Connection:
                 judge(Finished(255 if code != 127 else 1, b"", text))
                 raise Unreachable(f"ssh: {text or 'no login'}")
 
-    def call(self, operation: str, request: dict[str, Any], until: Time) -> dict[str, Any]:
-        """Ask the agent; over a new master when the old one turns out to be dead (every operation may be repeated)."""
+    def call(self, operation: str, request: dict[str, Any], until: Time, feed: Feed | None = None) -> dict[str, Any]:
+        """Ask the agent; over a new master when the old one turns out to be dead (every operation may be repeated).
+
+        `feed` writes what the operation reads beside its request, each time from the start.
+        """
         token = new_token()
         program = script(operation, request, token)
         for attempt in (1, 2):
             self.ensure(until)
             try:
-                done = run_child(argv.execute(self.login, AGENT_COMMAND), self.clock, until, program)
+                with _input(program, feed) as source:
+                    done = run_child(argv.execute(self.login, AGENT_COMMAND), self.clock, until, source)
                 judge(done)
                 return read_answer(done.out, token, done.err)
             except Unreachable:
@@ -255,6 +282,36 @@ class Connection:
                         raise Unreachable("another process is still connecting") from error
                     threading.Event().wait(0.02)
             yield
+
+
+@contextlib.contextmanager
+def _input(program: bytes, feed: Feed | None) -> Iterator[bytes | IO[bytes]]:
+    """What the agent reads: its program, then what `feed` writes. A thread writes, since a pipe holds only a little."""
+    if feed is None:
+        yield program
+        return
+    reader, writer = os.pipe()
+    problems: list[GpuopsError] = []
+
+    def write() -> None:
+        try:
+            with open(writer, "wb") as out:
+                out.write(program)
+                feed(out)
+        except BrokenPipeError:
+            pass  # the agent ended before it had read everything, and its answer says why
+        except GpuopsError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        with open(reader, "rb") as source:
+            yield source
+    finally:
+        thread.join()
+        if problems:
+            raise problems[0]
 
 
 def control_path(runtime_dir: Path, login_name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpuops import argv, codec, names
+from gpuops import argv, codec, names, packing
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
@@ -21,6 +21,8 @@ from gpuops.values import Generation, SendFile, SendList, Time
 MOST_EXCLUDED = 500
 MAX_SCAN_BYTES = 256 << 10
 _LINE = re.compile(rb"^[<>ch.*]([fdLDS])[^|]{9}\|(\d+)\|(.*)$", re.DOTALL)
+_BEGAN = re.compile(r"\([1-9]\d* bytes received so far\)|protocol version|on remote machine")
+"""What rsync says only when another rsync, or at least somebody, answered it."""
 _ESCAPE = re.compile(rb"\\#([0-7]{3})")
 _KEY_NAME = re.compile(
     r"^(id_[a-z0-9]+|.*\.(pem|key|p12|pfx|ppk|kdbx|jks)|.*credentials.*|.*secret.*|\.netrc|\.npmrc|\.pypirc"
@@ -32,6 +34,10 @@ _KEY_TEXT = re.compile(
     rb"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bAIza[0-9A-Za-z_-]{35}|\bxox[abp]-[0-9A-Za-z-]{20,}"
 )
 _KINDS = {b"f": "file", b"d": "directory", b"L": "link"}
+
+
+class _NoRsyncError(HostError):
+    """The host cannot speak rsync; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,12 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
 
     Raises `HostError` for names that cannot be carried, links that leave the tree and a total beyond `max_total_bytes`.
     """
-    trees = [_list_tree(t, connection, clock, until) for t in spec.transfers]
+    note = ""
+    try:
+        trees = [_list_tree(t, connection, clock, until) for t in spec.transfers]
+    except _NoRsyncError as error:
+        note = f"{error.message}: the files go as a tar stream over the same connection"
+        trees = [_list_tree(t, None, clock, until) for t in spec.transfers]
     total = sum(f.size for t in trees for f in t.files if f.kind == "file")
     if total > spec.max_total_bytes:
         sized = [(f.size, f.path) for t in trees for f in t.files if f.kind == "file"]
@@ -64,6 +75,7 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
         total_bytes=total,
         digest=codec.digest([[t.destination, tree.stamps] for t, tree in pairs]),
         excluded_count=sum(tree.excluded_count for tree in trees),
+        note=note,
     )
 
 
@@ -71,9 +83,9 @@ def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, u
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
     if preview(spec, None, clock, until).digest != approved.digest:
         raise ListChanged("the files changed since the list was approved: look at the new list and approve it")
-    for transfer, (destination, files) in zip(spec.transfers, approved.trees, strict=True):
-        _rsync(transfer, destination, files, connection, clock, until)
     wanted = [_local_hashes(t, files) for t, (_, files) in zip(spec.transfers, approved.trees, strict=True)]
+    for transfer, (destination, files), want in zip(spec.transfers, approved.trees, wanted, strict=True):
+        _carry(transfer, destination, files, want, connection, clock, until)
     request = [{"root": d, "files": sorted(w)} for (d, _), w in zip(approved.trees, wanted, strict=True)]
     answer = connection.call("verify", {"trees": request}, until)
     count = size = 0
@@ -90,7 +102,8 @@ def restore(
 ) -> None:
     """Send the files of a copy to directory `target` and compare sha256 of each; raises `HostError` for one that differs."""
     files = tuple(SendFile(f.path, f.size, "file") for f in generation.files)
-    _rsync(Transfer(source, target), target, files, connection, clock, until)
+    wanted = {f.path: ("file", f.size, f.sha256) for f in generation.files}
+    _carry(Transfer(source, target), target, files, wanted, connection, clock, until)
     answer = connection.call("verify", {"trees": [{"root": target, "files": [f.path for f in files]}]}, until)
     for file, found in zip(generation.files, answer["trees"][0], strict=True):
         if tuple(found) != ("file", file.size, file.sha256):
@@ -173,12 +186,12 @@ def _dry_run(
     else:
         with tempfile.TemporaryDirectory(prefix="gpuops-") as empty:
             done = run_child(argv.rsync_list(transfer.source, empty + "/", excludes, transfer.follow), clock, until)
-    _judge_rsync(done)
+            _judge_rsync(done)
     return done
 
 
 def _over(connection: Connection, command: list[str], clock: Clock, until: Time) -> Finished:
-    """Run rsync over the shared connection, once more when that turns out to be dead."""
+    """Run rsync over the shared connection, once more when that turns out to be dead. Raises what its end means."""
     connection.ensure(until)
     done = run_child(command, clock, until)
     if done.code == 255 and clock.now() < until:
@@ -186,6 +199,10 @@ def _over(connection: Connection, command: list[str], clock: Clock, until: Time)
         connection.drop()
         connection.ensure(until)
         done = run_child(command, clock, until)
+    if done.code and not _BEGAN.search(done.err) and not connection.call("which", {"name": "rsync"}, until)["path"]:
+        # asked, because every shell has its own words for it and rsync's exit status depends on which end was faster
+        raise _NoRsyncError("the login finds no rsync on the host")
+    _judge_rsync(done)
     return done
 
 
@@ -193,13 +210,31 @@ def _judge_rsync(done: Finished) -> None:
     """rsync's exit status in our words: what the network or a partner's end caused may pass, the rest may not."""
     if done.code == 0:
         return
-    if done.code == 127 or "command not found" in done.err:
-        raise HostError("rsync is not installed on the host")
+    if done.code == 2 or "is your shell clean" in done.err:
+        raise _NoRsyncError("the host's login shell prints, which rsync cannot take")
+    if "on remote machine" in done.err and "unknown option" in done.err:
+        raise _NoRsyncError("the host's rsync is too old")
     if done.code == 255:
         judge(done)
     if done.code < 0 or done.code in (10, 12, 20, 30, 35, 255):
         raise Unreachable(f"rsync: {done.err or done.code}")
     raise HostError(f"rsync ended with {done.code}: {done.err}")
+
+
+def _carry(
+    transfer: Transfer,
+    destination: str,
+    files: tuple[SendFile, ...],
+    wanted: packing.Hashes,
+    connection: Connection,
+    clock: Clock,
+    until: Time,
+) -> None:
+    """Bring the files of a list to the host: by rsync, and as a tar stream where that does not work."""
+    try:
+        _rsync(transfer, destination, files, connection, clock, until)
+    except _NoRsyncError:
+        packing.send(transfer.source, destination, files, wanted, connection, until)
 
 
 def _rsync(
@@ -212,7 +247,7 @@ def _rsync(
         target = argv.rsync_target(connection.login.endpoint, destination.rstrip("/") + "/")
         shell = argv.remote_shell(connection.login)
         command = argv.rsync_send(transfer.source, target, listing.name, transfer.follow, shell)
-        _judge_rsync(_over(connection, command, clock, until))
+        _over(connection, command, clock, until)
 
 
 def _parse(out: bytes) -> tuple[list[tuple[str, bytes, int]], list[str]]:

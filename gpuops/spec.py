@@ -134,3 +134,5 @@ class Spec:
     manifest_path: str = ""
     environment: Environment | None = None
     """None: the image as it is, and nobody looks at it before training starts."""
+    host_tools: Literal["refuse", "install"] = "refuse"
+    """Whether rsync and tmux are installed where they are missing; otherwise something else stands in for them."""

@@ -23,7 +23,7 @@ from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
 from gpuops.host.supervisor import LOG_BYTES
-from gpuops.ports import LOG_PIECE, Clock, HostFacts, Progress
+from gpuops.ports import LOG_PIECE, Clock, HostFacts, Launched, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
 from gpuops.spec import Spec
 from gpuops.values import (
@@ -40,6 +40,8 @@ from gpuops.values import (
 )
 
 KEYGEN_S = 30.0
+INSTALL_MARGIN_S = 15.0
+"""What is left for looking again when an installation took all of its time."""
 STOP_SLICE_S = 20.0
 LEFTOVER_GRACE_S = 5.0
 ANSWER_S = 5.0
@@ -122,14 +124,22 @@ class SshHost:
         raise Unreachable(f"{endpoint.host} port {endpoint.port} presents no ed25519 host key yet")
 
     def check(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostFacts:
-        """Log in once, collect the facts and compare them with the spec."""
+        """Log in, collect the facts, install what is missing where the manifest says so, and compare with the spec."""
         # here and not above: only the first login needs paramiko, and `status` must start without it
         from gpuops import firstlogin
 
         begun = self.clock.now()
         if until <= begun:
             raise Unreachable("no time left to log in")
-        answer, took = firstlogin.ask(self._login(run, endpoint), "facts", hostchecks.request(spec), until - begun)
+        login, request = self._login(run, endpoint), hostchecks.request(spec)
+        answer, took = firstlogin.ask(login, "facts", request, until - begun)
+        missing = hostchecks.missing_tools(answer)
+        seconds = until - self.clock.now() - INSTALL_MARGIN_S
+        if missing and spec.host_tools == "install" and seconds > 0:
+            wanted = {"tools": missing, "seconds": seconds}
+            installed = firstlogin.ask(login, "install", wanted, until - self.clock.now())[0]
+            answer, took = firstlogin.ask(login, "facts", request, until - self.clock.now())
+            answer["installed"] = installed
         return hostchecks.compare(names.escape_all(answer), spec, self.clock.now() - took / 2, self._own_rsync(until))
 
     def preview(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> SendList:
@@ -180,7 +190,7 @@ class SshHost:
         deadline: Time,
         resume: str,
         until: Time,
-    ) -> str:
+    ) -> Launched:
         """Start the supervisor; secrets travel over stdin into a file in the host's memory."""
         if resume and not resume.startswith("/"):
             resume = f"{spec.outputs.directory.rstrip('/')}/{resume}"
@@ -194,7 +204,8 @@ class SshHost:
             "plan": plan, "supervisor": supervisor_source(), "secrets": dict(secrets), "deadline": deadline,
             "avoid": [v.mount for v in spec.volumes],
         }  # fmt: skip
-        return str(self._connection(run, endpoint).call("start", request, until).get("boot_id", ""))
+        answer = self._connection(run, endpoint).call("start", request, until)
+        return Launched(str(answer.get("boot_id", "")), names.escape(str(answer.get("how", ""))))
 
     def restore(
         self, run: RunId, endpoint: Endpoint, spec: Spec, generation: Generation, source: str, until: Time

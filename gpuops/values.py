@@ -299,6 +299,8 @@ class SendList:
     digest: str
     excluded_count: int = 0
     """How many there are in all, where `excluded` names only the first ones."""
+    note: str = ""
+    """Why the files go another way than by rsync; empty when they do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Case:
 
     def launch(self, **env: str) -> str:
         spec = replace(self.spec, env=tuple(env.items()))
-        return self.ssh.launch(RUN, self.endpoint, spec, {"TOKEN": CANARY}, self.until(60), "", self.until())
+        return self.ssh.launch(RUN, self.endpoint, spec, {"TOKEN": CANARY}, self.until(60), "", self.until()).boot_id
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + 20

@@ -29,7 +29,7 @@ def seen(**changes: Any) -> dict[str, Any]:
         "boot_id": "b", "time": 1000.0, "gpus": {"error": "", "devices": [["NVIDIA H100 80GB HBM3", "81559", "550.54.15"]]},
         "free": {"/w/out": 50e9, "/workspace": 50e9}, "mounts": {}, "labels": {}, "markers": {}, "exists": {}, "told": {},
         "ports": [22], "isolation": "container", "python": "3.10.12", "tools": {"tmux": True, "rsync": True},
-        "rsync": "", "user": "root", "host": "h", "kernel": "6", "cores": 8, **changes,
+        "closed": {"/w/out": ""}, "home": "/root", "rsync": "", "user": "root", "host": "h", "kernel": "6", "cores": 8, **changes,
     }  # fmt: skip
 
 
@@ -91,10 +91,31 @@ def test_a_volume_without_room_is_said() -> None:
     assert failed(seen(**mounted), spec((VOLUME,))) == ["free on vol-1"]
 
 
-def test_missing_tools_are_named() -> None:
-    facts = hostchecks.compare(seen(tools={"tmux": False, "rsync": True}), spec(), 1000)
-    tools = next(c for c in facts.checks if c.name == "tools")
-    assert (tools.ok, "missing: tmux" in tools.seen) == (False, True)
+def tools(**changes: Any) -> tuple[bool, str]:
+    facts = hostchecks.compare(seen(**changes), spec(), 1000)
+    return next((c.ok, c.seen) for c in facts.checks if c.name == "tools")
+
+
+def test_missing_tools_are_named_with_what_is_used_instead() -> None:
+    assert tools() == (True, "python3 3.10.12, tmux, rsync")
+    assert tools(tools={"tmux": False, "rsync": True}) == (
+        True,
+        "python3 3.10.12, rsync; tmux missing: training runs in a detached session of its own",
+    )
+    assert "rsync missing: files go as a tar stream over the same connection" in tools(tools={})[1]
+    said = {"said": "installed by apt-get with sudo: tmux, rsync"}
+    assert tools(installed=said) == (True, f"python3 3.10.12, tmux, rsync; {said['said']}")
+    assert not tools(python="3.7.17")[0]
+
+
+def test_folders_that_are_closed_to_the_login_are_named_with_the_fix() -> None:
+    closed = "/workspace is closed to this user (mode 755)"
+    answer = seen(user="ubuntu", home="/home/ubuntu", closed={"/workspace/code": closed, "/workspace/out": closed})
+    assert failed(answer, spec()) == ["write access"]
+    (check,) = (c for c in hostchecks.compare(answer, spec(), 1000).checks if c.name == "write access")
+    assert check.seen == (
+        f"{closed}: in the manifest name folders below /home/ubuntu, or use an image in which ubuntu may write there"
+    )
 
 
 @pytest.mark.parametrize("answer", [{}, {"boot_id": "b"}, seen(gpus=None), seen(ports="x"), seen(time=None)])

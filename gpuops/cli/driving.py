@@ -21,7 +21,7 @@ from gpuops.fold_purchase import ImpossibleTransition
 from gpuops.guard import waits_for_guard
 from gpuops.locks import held
 from gpuops.names import escape, path_problem
-from gpuops.narration import narrate
+from gpuops.narration import narrate, starting
 from gpuops.render import progress_line, send_lines
 from gpuops.report import lost, name_of, rfc3339, status_line
 from gpuops.spec import Spec
@@ -46,6 +46,8 @@ class Teller:
     last: RunState | None = None
     lost: bool = False
     """The connection to the host was lost, and nobody was told that it is back."""
+    said: str = ""
+    """What the provider said last of a rental that does not run yet."""
 
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
@@ -64,8 +66,16 @@ class Teller:
                 self.lost = False
                 if state.outcome == "":
                     self.app.printer.progress(progress_line(state, self.app.clock.now(), self.app.home.policy))
+            elif record.event.kind == "observed":
+                self._tell_start(starting(record))
             else:
                 self.app.printer.lines(narrate(record, state))
+
+    def _tell_start(self, said: str) -> None:
+        """A start that takes long, such as the pull of an image, is shown each time that the provider says something new."""
+        if said != self.said:
+            self.said = said
+            self.app.printer.progress(said)
 
 
 def wish(app: App, state: RunState, what: str, cause: str = "") -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuops.host import facts as host_facts
-from gpuops.host import files, generations, progress, sealing
+from gpuops.host import files, generations, progress, sealing, tools
 from gpuops.host.files import RefusedError, atomic_write, read_json
 
 START_S = 15.0
@@ -117,6 +117,16 @@ def sums(request: dict[str, Any]) -> dict[str, Any]:
     """The text of a file of checksums that lies on this host."""
     with open(request["file"], "rb") as source:
         return {"text": source.read(64 << 20).decode("utf-8", "replace")}
+
+
+def which(request: dict[str, Any]) -> dict[str, Any]:
+    """Where this login's PATH finds a program; null when nowhere."""
+    return {"path": shutil.which(request["name"])}
+
+
+def receive(request: dict[str, Any]) -> dict[str, Any]:
+    """Take the files that follow on stdin, as a tar stream."""
+    return files.receive(request["root"], sys.stdin.buffer)
 
 
 def log(request: dict[str, Any]) -> dict[str, Any]:
@@ -262,7 +272,10 @@ def _await_status(state: str, boot: str) -> None:
 
 OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "facts": host_facts.facts,
+    "install": tools.install,
+    "which": which,
     "verify": files.verify,
+    "receive": receive,
     "sums": sums,
     "prepare": prepare,
     "start": start,

@@ -57,7 +57,8 @@ def image_environment() -> dict[str, str]:
         for key, value in _environ(1).items():
             if IMAGE_VARIABLES.match(key):
                 result[key] = value
-    path = [*result.get("PATH", "").split(":"), *own_path.split(":")]
+    # last the folder of the python that runs this: it may lie where no PATH leads, and training may ask for python3, too
+    path = [*result.get("PATH", "").split(":"), *own_path.split(":"), os.path.dirname(sys.executable)]
     result["PATH"] = ":".join(dict.fromkeys(p for p in path if p))
     return result
 
@@ -83,6 +84,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "time": time.time(),
         "gpus": _gpus(environment),
         "free": {p: _free(p) for p in request.get("free", [])},
+        "closed": {p: closed(p) for p in request.get("write", [])},
         "mounts": _mounts(),
         "labels": _labels(),
         "markers": {m: _read(os.path.join(m, ".gpuops-volume")).strip()[:200] for m in request.get("mounts", [])},
@@ -93,7 +95,8 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "tools": {t: bool(shutil.which(t, path=environment["PATH"])) for t in TOOLS},
         "rsync": _first_line(["rsync", "--version"], environment),
-        "user": pwd.getpwuid(os.getuid()).pw_name if _has_account() else str(os.getuid()),
+        "home": os.path.expanduser("~"),
+        "user": _user(),
         "host": os.uname().nodename,
         "kernel": os.uname().release,
         "cores": os.cpu_count(),
@@ -125,6 +128,31 @@ def _free(path: str) -> int | None:
         return None
 
 
+def closed(path: str) -> str:
+    """Why this user cannot write at `path`, or make it; empty when nothing stands in the way."""
+    while not os.path.lexists(path or "/"):
+        path = os.path.dirname(path)
+    path = path or "/"
+    try:
+        info = os.stat(path)
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"{path} is read-only"
+    except OSError as error:
+        return str(error)
+    if not os.path.isdir(path):
+        return f"{path} is no directory"
+    if os.access(path, os.W_OK | os.X_OK):
+        return ""
+    return f"{path} is closed to this user (mode {info.st_mode & 0o777:o})"
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
 def _mounts() -> dict[str, list[str]]:
     """Mount point to [root within the filesystem, type, source], the last mount on a point wins."""
     result = {}
@@ -150,14 +178,6 @@ def _isolation() -> str:
     if os.path.exists("/.dockerenv") or "container" in _environ(1):
         return "container"
     return "unknown"
-
-
-def _has_account() -> bool:
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        return False
-    return True
 
 
 def _first_line(command: list[str], environment: dict[str, str]) -> str:

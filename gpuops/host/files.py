@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Callable, Iterable
@@ -168,6 +169,54 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             return ["missing", 0, f"{error}"]
 
     return {"trees": [in_threads(one, [(tree["root"], f) for f in tree["files"]]) for tree in request["trees"]]}
+
+
+def receive(root: str, source: Any) -> dict[str, Any]:
+    """Unpack a tar stream of regular files, links and directories below `root`. Each file appears whole, by rename.
+
+    Raises `RefusedError` for a name that leaves `root`, another kind of entry and a torn stream.
+    """
+    import tarfile  # here: a request that unpacks nothing does not wait for it
+
+    os.makedirs(root, exist_ok=True)
+    directories, count = [], 0
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as entries:
+            for entry in entries:
+                path = os.path.join(root, *parts_of(entry.name))
+                if entry.isdir():
+                    os.makedirs(path, exist_ok=True)
+                    directories.append((path, entry))
+                else:
+                    _place(path, entry, entries.extractfile(entry) if entry.isreg() else None)
+                count += 1
+    except tarfile.TarError as error:
+        raise RefusedError(f"the files did not arrive whole: {error}") from error
+    # last and from the inside out: a directory may be closed to writing, and what is put into it changes its time
+    for path, entry in reversed(directories):
+        _stamp(path, entry)
+    return {"count": count}
+
+
+def _place(path: str, entry: Any, content: Any) -> None:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = path + ".gpuops-partial"
+    if os.path.lexists(temporary):
+        os.unlink(temporary)
+    if entry.issym():
+        os.symlink(entry.linkname, temporary)
+    elif content is None:
+        raise RefusedError(f"neither a file nor a link: {entry.name!r}")
+    else:
+        with open(temporary, "xb") as out:
+            shutil.copyfileobj(content, out, BUFFER)
+        _stamp(temporary, entry)
+    os.rename(temporary, path)
+
+
+def _stamp(path: str, entry: Any) -> None:
+    os.chmod(path, entry.mode & 0o777)
+    os.utime(path, (entry.mtime, entry.mtime))
 
 
 def stream(root: str, ranges: list[Any], write: Callable[[Any], Any]) -> None:

@@ -28,7 +28,10 @@ def check_host(s: RunState, now: Time, policy: Policy) -> Step | None:
     due = failed.at + policy.reach_every_s if failed else now
     if due > now:
         return Wait(due, "waiting for the host to answer")
-    return Do("check_host", partial(_check, endpoint=p.endpoint), bounded(now, policy.call_s, s.limit), p.id)
+    call_s = policy.call_s + (policy.install_s if s.spec.host_tools == "install" else 0)
+    # no later than the bound on reaching it: a login that hangs must not move the named outcome
+    until = bounded(now, call_s, s.limit, (p.work.endpoint_at or now) + policy.reach_s)
+    return Do("check_host", partial(_check, endpoint=p.endpoint), until, p.id)
 
 
 def _check(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:

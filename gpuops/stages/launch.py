@@ -51,10 +51,10 @@ def _launch(ports: Ports, s: RunState, do: Do) -> tuple[Event, ...]:
     secrets = {name: ports.secret(name) or "" for name in s.spec.secrets}
     deadline = host_deadline(s.deadline, s.spec.train.grace_s)
     try:
-        boot_id = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, p.work.restored or s.resume, do.until)
+        started = ports.host.launch(s.run, p.endpoint, s.spec, secrets, deadline, p.work.restored or s.resume, do.until)
     except Unreachable as error:
         return (attempted("launch", error.message, p.id),)
     except HostError as error:
         return (attempted("launch", error.message, p.id, final=True),)
     layer = fact("layer", p.id, name="host deadline", grade="declared", at=deadline)
-    return (fact("launched", p.id, boot_id=boot_id), layer)
+    return (fact("launched", p.id, boot_id=started.boot_id, how=started.how), layer)

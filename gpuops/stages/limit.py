@@ -165,9 +165,9 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
     """Moments at which the present phase has lasted too long, each with its named outcome."""
     work = p.work
     if work.endpoint_at is None:
-        return [
-            (p.intended_at + policy.allocate_s, f"no running host within {policy.allocate_s:.0f} s of the purchase")
-        ]
+        said = f"; the provider says: {p.observation.reason}" if p.observation and p.observation.reason else ""
+        why = f"no running host within {policy.allocate_s:.0f} s of the purchase{said}"
+        return [(p.intended_at + policy.allocate_s, why)]
     if work.checked_at is None:
         failed = s.failures("check_host", p.id)
         last = f"; last: {failed.error}" if failed else ""

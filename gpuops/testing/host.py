@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from gpuops.errors import CopyError, HostError, Unreachable
 from gpuops.names import content_digest
-from gpuops.ports import HostFacts, Progress
+from gpuops.ports import HostFacts, Launched, Progress
 from gpuops.spec import Spec
 from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import START, Faults
@@ -217,11 +217,11 @@ class SimulatedHost:
         deadline: Time,
         resume: str,
         until: Time,
-    ) -> str:
+    ) -> Launched:
         """Start training, or find it started. A sealed host starts nothing again."""
         hosts = self._hosts
 
-        def start(now: float) -> str:
+        def start(now: float) -> Launched:
             machine = hosts.machine(endpoint, now)
             training = hosts.training.get(machine.ref.id)
             if training is None:
@@ -231,7 +231,7 @@ class SimulatedHost:
                 first = resumed.step + 1 if resumed else 0
                 training = Training(hosts.faults, hosts.boot_id(machine, now), now, deadline, first=first)
                 hosts.training[machine.ref.id] = training
-            return training.boot_id
+            return Launched(training.boot_id, "tmux")
 
         return self._wire.call("launch", until, start, effect=True)
 

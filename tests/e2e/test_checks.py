@@ -44,19 +44,19 @@ def test_everything_that_can_be_wrong_at_once(world: World) -> None:
     make_volume(world, "data")
     hands.awkward(
         world, device={"name": "NVIDIA T4 (simulated)", "memory_mib": 15360, "driver": "470.10", "count": 2},
-        ports=[22, 8888], workspace_mb=60, mounts={"/data": "/elsewhere"}, missing=["rsync", "tmux"],
+        ports=[22, 8888], workspace_mb=60, mounts={"/data": "/elsewhere"},
     )  # fmt: skip
     out = refused(
         world,
         "expected A100", "seen NVIDIA T4 (simulated)", "expected 1 ", "seen 2", "expected at least 80 GB", "seen 16.1 GB",
         "expected at least 550.54", "seen 470.10", "volume data", "expected mounted at /data", "seen missing",
         "expected at least 5 GB for outputs", "seen 0.1 GB", "expected within 1e-09 s", "expected exactly 22",
-        "seen 22, 8888", "missing: tmux, rsync",
+        "seen 22, 8888",
         resources={"device": "A100", "count": 1, "memory": "80GB"},
         checks={"driver": "550.54", "free": "5GB", "clock_skew": "0.000000001s"},
         volumes=[{"id": "data", "mount": "/data"}],
     )  # fmt: skip
-    assert out.count("WRONG") == 9
+    assert out.count("WRONG") == 8
     listed = world.json("reconcile")["items"]
     assert [(i["kind"], i["class"]) for i in listed if i["kind"] == "volume"] == [("volume", "foreign")], "it stays"
 

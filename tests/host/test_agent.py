@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import struct
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 from pathlib import Path
@@ -15,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from gpuops.errors import HostError
 from gpuops.host import facts, files, generations, sealing
 from gpuops.host.agent import last_beat, log, tail
-from gpuops.host.files import RefusedError
-from gpuops.remote import read_answer, script
+from gpuops.host.files import RefusedError, receive
+from gpuops.remote import AGENT_COMMAND, Finished, judge, read_answer, script
 
 
 def publish(outputs: Path, name: str, step: int, content: bytes = b"weights", **manifest: Any) -> Path:
@@ -338,8 +341,60 @@ def test_the_state_lies_outside_the_volume_where_possible(tmp_path: Path, monkey
     assert facts.make_state("r1", [str(tmp_path / "volume")]) == str(tmp_path / "root" / "b" / "r1")
 
 
-def test_the_agent_answers_over_stdin_whatever_the_login_shell_prints() -> None:
+def ask(command: str, path: str) -> subprocess.CompletedProcess[bytes]:
     program = script("status", {"run": "none", "outputs": "/nonexistent"}, "token-1")
-    command = ["sh", "-c", f"echo junk; printf '\\033[2J'; exec {sys.executable} -I -"]
-    done = subprocess.run(command, input=program, capture_output=True, timeout=20)
+    return subprocess.run(
+        ["/bin/sh", "-c", command], input=program, capture_output=True, timeout=20, env={"PATH": path}
+    )
+
+
+def test_the_agent_answers_over_stdin_whatever_the_login_shell_prints() -> None:
+    done = ask(f"echo junk; printf '\\033[2J'; {AGENT_COMMAND}", os.path.dirname(sys.executable))
     assert read_answer(done.stdout, "token-1", "")["phase"] == "missing"
+
+
+def test_python_is_found_off_the_path_and_an_old_one_is_passed_over(tmp_path: Path) -> None:
+    """A first python3 that says it is too old, and the good one in a folder that only the fixed places name."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "python3").write_text("#!/bin/sh\nexit 97\n")
+    (tmp_path / "opt" / "odd" / "bin").mkdir(parents=True)
+    (tmp_path / "opt" / "odd" / "bin" / "python3").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for script_file in tmp_path.rglob("python3"):
+        script_file.chmod(0o755)
+    here = AGENT_COMMAND.replace(" /", f" {tmp_path}/").replace(f"exec {tmp_path}/bin/sh", "exec /bin/sh")
+    done = ask(here, str(tmp_path / "path"))
+    assert read_answer(done.stdout, "token-1", "")["phase"] == "missing", done
+    (tmp_path / "opt" / "odd" / "bin" / "python3").unlink()
+    assert ask(here, str(tmp_path / "path")).returncode == 127
+    with pytest.raises(HostError, match=r"no python3 of version 3\.8 or later"):
+        judge(Finished(127, b"", ""))
+
+
+def tar_of(*entries: tuple[str, bytes, bytes]) -> io.BytesIO:
+    """A stream of (name, kind, content); a link's content is its target."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w|") as stream:
+        for name, kind, content in entries:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size = kind, len(content) if kind == tarfile.REGTYPE else 0
+            entry.linkname = content.decode() if kind != tarfile.REGTYPE else ""
+            stream.addfile(entry, io.BytesIO(content))
+    out.seek(0)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("../x", tarfile.REGTYPE), ("/x", tarfile.REGTYPE), ("a/../../x", tarfile.SYMTYPE), ("fifo", tarfile.FIFOTYPE)],
+)
+def test_a_stream_unpacks_only_plain_things_below_its_root(tmp_path: Path, name: str, kind: bytes) -> None:
+    with pytest.raises(RefusedError):
+        receive(str(tmp_path / "root"), tar_of((name, kind, b"x")))
+    assert not (tmp_path / "x").exists() and list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_torn_stream_is_refused_and_leaves_no_half_file(tmp_path: Path) -> None:
+    whole = tar_of(("first", tarfile.REGTYPE, b"1"), ("second", tarfile.REGTYPE, b"2" * 50_000)).getvalue()
+    with pytest.raises(RefusedError, match="did not arrive whole"):
+        receive(str(tmp_path), io.BytesIO(whole[:30_000]))
+    assert (tmp_path / "first").read_bytes() == b"1" and not (tmp_path / "second").exists()

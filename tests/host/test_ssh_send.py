@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -171,3 +172,101 @@ def test_inputs_that_lie_on_the_host_already_are_verified_there(case: Case) -> N
     (case.workdir / "SUMS").write_text(f"{hashlib.sha256(b'volume').hexdigest()} *data\n")
     case.spec = replace(case.spec, inputs_sha256="SUMS")
     assert case.send()[0] == 2
+
+
+# --- hosts that cannot speak rsync
+
+
+def without_rsync(case: Case) -> None:
+    """Nothing but what the agent needs is on the host's PATH from now on."""
+    settings = case.directory / "h" / "sshd_config"
+    settings.write_text(re.sub(r" PATH=\S+", f" PATH={case.host.bin}", settings.read_text()))
+    case.host.stop()
+    case.host.start()
+
+
+def everything(case: Case) -> None:
+    """A tree with what can be carried: modes, times, an empty folder, a link, awkward names."""
+    for name in ("a b", "ünï", "-rf", "$(x)", "deep/er/file"):
+        (case.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (case.source / name).write_text(name)
+    (case.source / "run.sh").write_text("#!/bin/sh\n")
+    (case.source / "run.sh").chmod(0o755)
+    os.utime(case.source / "run.sh", (1e9, 1e9))
+    (case.source / "empty").mkdir()
+    os.symlink("run.sh", case.source / "link")
+
+
+def test_without_rsync_on_the_host_the_same_list_goes_as_a_tar_stream(case: Case) -> None:
+    everything(case)
+    by_rsync = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    without_rsync(case)
+    shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert replace(shown, note="") == by_rsync and by_rsync.note == ""
+    assert shown.note == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
+    assert f"  {shown.note}" in send_lines(shown)
+    assert case.send()[0] == 8
+    arrived = {str(p.relative_to(case.workdir)) for p in case.workdir.rglob("*")}
+    assert arrived == {f.path for f in shown.trees[0][1]}
+    assert os.readlink(case.workdir / "link") == "run.sh"
+    info = (case.workdir / "run.sh").stat()
+    assert (info.st_mode & 0o777, info.st_mtime) == (0o755, 1e9)
+    assert case.host.logins() == 2, "one before and one after the change"
+
+
+@pytest.mark.parametrize(
+    ("shim", "why"),
+    [
+        (
+            'echo "Welcome to this machine!"; exec {rsync} "$@"',
+            "the host's login shell prints, which rsync cannot take",
+        ),
+        (
+            'echo "rsync: on remote machine: --mkpath: unknown option" >&2; exit 1',
+            "the host's rsync is too old",
+        ),
+    ],
+)
+def test_what_stands_in_the_way_of_rsync_is_named(case: Case, shim: str, why: str) -> None:
+    (case.host.bin / "rsync").write_text(f"#!/bin/sh\n{shim.format(rsync=shutil.which('rsync'))}\n")
+    (case.host.bin / "rsync").chmod(0o755)
+    shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert shown.note.startswith(f"{why}: ")
+    assert case.send()[0] == 1
+
+
+def test_a_tar_stream_sends_what_is_not_there_yet_and_follows_where_that_is_wanted(case: Case, tmp_path: Path) -> None:
+    without_rsync(case)
+    (tmp_path / "outside").write_text("content")
+    os.symlink("../outside", case.source / "followed")
+    case.spec = replace(case.spec, transfers=(replace(case.spec.transfers[0], follow=True),))
+    case.workdir.mkdir(parents=True)
+    shutil.copy(case.source / "train.py", case.workdir / "train.py")
+    before = (case.workdir / "train.py").stat().st_ctime_ns
+    assert case.send()[0] == 2
+    assert (case.workdir / "train.py").stat().st_ctime_ns == before, "not sent again"
+    assert (case.workdir / "followed").read_text() == "content" and not (case.workdir / "followed").is_symlink()
+
+
+def test_a_byte_that_changes_on_the_way_of_a_tar_stream_is_found(case: Case) -> None:
+    without_rsync(case)
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    python = case.host.bin / "python3"
+    real = os.path.realpath(python)
+    python.unlink()
+    sent = case.workdir / "train.py"
+    flip = f"[ ! -e {sent} ] || printf X | /bin/dd of={sent} bs=1 seek=20 conv=notrunc 2>/dev/null"
+    python.write_text(f'#!/bin/sh\n{real} "$@"; code=$?; {flip}; exit $code\n')
+    python.chmod(0o755)
+    with pytest.raises(HostError, match=r"train\.py differs on the host"):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+
+
+def test_a_tar_stream_larger_than_a_pipe_survives_a_dead_connection(case: Case) -> None:
+    without_rsync(case)
+    (case.source / "data.bin").write_bytes(os.urandom(3 << 20))
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    begun = case.host.logins()
+    case.host.cut()
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 2
+    assert case.host.logins() == begun + 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpuops_providers.local import create_volume, isolation, processes, provider
 from localcloud import LocalCloud
 
 from gpuops.errors import CredentialsError, ProviderError, Unreadable, UsageError
-from gpuops.values import Created, Ref, Refused, Scope, VolumeUse
+from gpuops.values import Created, Order, Ref, Refused, Scope, VolumeUse
 
 CANARY = "canary-9b1f"
 
@@ -109,19 +111,6 @@ def test_the_callers_environment_stays_outside(local: LocalCloud, monkeypatch: p
     assert CANARY not in seen
     keeper = local.cloud.rental(ref.id).keeper.pid  # type: ignore[union-attr]
     assert CANARY.encode() not in Path(f"/proc/{keeper}/environ").read_bytes()
-
-
-def test_an_awkward_host_is_a_record(local: LocalCloud) -> None:
-    features = {"workspace_mb": 50, "ports": [22, 8080], "missing": ["rsync"], "device": {"memory_mib": 4096}}
-    record = {"id": "local.odd", "device": "NVIDIA L4", "memory_mib": 23034, "per_hour": "0.10", "host": features}
-    (local.directory / "offers.json").write_text(json.dumps([record]))
-    ref = local.rent(local.order("local.odd"))
-    facts = local.facts(ref)
-    assert facts["published_ports"] == [22, 8080]
-    assert "4096" in local.ssh(ref, "nvidia-smi").stdout
-    if facts["isolation"] != isolation.PLAIN:
-        script = "command -v rsync || echo none; command -v tar; df -Pm /workspace | tail -1 | awk '{print $2}'"
-        assert local.ssh(ref, script).stdout.split() == ["none", "/usr/bin/tar", "48"]
 
 
 # --- refusals and gaps
@@ -364,3 +353,97 @@ def test_an_ordinary_user_rents_too(scratch: Path, wanted: str) -> None:
     assert lines[2] == "1"
     assert count >= 2
     assert left == []
+
+
+# --- awkward hosts
+
+
+def odd(local: LocalCloud, **host: Any) -> Order:
+    """An order for a host with these features."""
+    record = {"id": "local.odd", "device": "NVIDIA L4", "memory_mib": 23034, "per_hour": "0.10", "host": host}
+    (local.directory / "offers.json").write_text(json.dumps([record]))
+    return local.order("local.odd")
+
+
+needs_bubblewrap = pytest.mark.skipif(
+    isolation.choose("auto") == isolation.PLAIN,
+    reason="awkward hosts are made of mounts: bubblewrap does not work here",
+)
+EXECUTES = "for d in /tmp /dev/shm /workspace; do cp /usr/bin/true $d/t; $d/t 2>/dev/null && echo $d; done; true"
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("host", "script", "said"),
+    [
+        (
+            {"python": "/opt/conda/bin"},
+            "command -v python3 python || echo none; /opt/conda/bin/python3 -c 'print(1)'",
+            "none 1",
+        ),
+        ({"user": "ubuntu", "sudo": True}, "whoami; pwd; sudo -n true && echo may", "ubuntu /home/ubuntu may"),
+        ({"workspace_mode": "0555"}, "touch /workspace/x 2>/dev/null || echo closed", "closed"),
+        ({"noexec": ["/tmp", "/dev/shm"]}, EXECUTES, "/workspace"),
+        ({"home": "read-only"}, "touch ~/x 2>/dev/null || echo read-only", "read-only"),
+        ({"home_mb": 1}, "head -c 2000000 /dev/zero > ~/x 2>/dev/null || echo full; rm ~/x; touch ~/y && echo fine", "full fine"),
+        ({"bashrc": "echo Welcome; PATH=/odd:$PATH"}, "echo ${PATH%%:*}", "Welcome /odd"),
+        (
+            {"missing": ["rsync"], "installs": True},
+            "command -v rsync; apt-get install -y rsync && command -v rsync; apt-get install nonsense >/dev/null || echo no",
+            "/usr/local/bin/rsync no",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_feature_makes_the_host_that_it_promises(
+    local: LocalCloud, host: dict[str, Any], script: str, said: str
+) -> None:
+    ref = local.rent(odd(local, **host))
+    assert local.ssh(ref, script).stdout.split() == said.split()
+
+
+def test_a_login_for_people_runs_no_commands(local: LocalCloud) -> None:
+    done = local.ssh(local.rent(odd(local, shell_only=True)), "echo hello", check=False)
+    assert (done.returncode, done.stdout) == (1, "This login gives a terminal and runs no commands.\n")
+
+
+def test_the_provider_says_how_far_the_image_is(local: LocalCloud) -> None:
+    ref = local.provision(odd(local, pull_s=2))
+    first = local.inspect(ref)
+    assert first.state == "starting" and re.fullmatch(r"pulling the image, \d+ % \(simulated\)", first.reason)
+    local.wait(lambda: local.inspect(ref).state == "running")
+    assert local.inspect(ref).reason == ""
+
+
+def test_a_host_restarts_once_and_keeps_address_and_disk(local: LocalCloud) -> None:
+    ref = local.rent(odd(local, reboots_when="/workspace/now"))
+    before, facts = local.inspect(ref), local.facts(ref)
+    local.ssh(ref, "sleep 300 & cd $GPUOPS_WORKSPACE && echo kept > now", check=False)
+    local.wait(lambda: (rental := local.cloud.rental(ref.id)) is not None and rental.boots == 2)
+    assert local.inspect(ref).endpoint == before.endpoint
+    again = local.facts(ref)
+    assert (again["boot"], again["boot"] != facts["boot"]) == ("2", True)
+    assert local.ssh(ref, "cat $GPUOPS_WORKSPACE/now").stdout == "kept\n"
+    assert local.inspect(ref).state == "running"
+
+
+def test_without_bubblewrap_an_offer_made_of_mounts_is_refused() -> None:
+    local = LocalCloud(isolation="plain")
+    try:
+        answer = local.provider.provision(odd(local, home="read-only", noexec=["/tmp"], bashrc="true"), soon())
+        assert isinstance(answer, Refused) and answer.kind == "invalid"
+        assert answer.reason == "local.odd has hosts that need bubblewrap, which does not work here: home, noexec"
+        assert local.listed("rental") == []
+    finally:
+        local.close()
+
+
+@needs_bubblewrap
+def test_an_awkward_host_is_a_record(local: LocalCloud) -> None:
+    features = {"workspace_mb": 50, "ports": [22, 8080], "missing": ["rsync"], "device": {"memory_mib": 4096}}
+    ref = local.rent(odd(local, **features))
+    facts = local.facts(ref)
+    assert facts["published_ports"] == [22, 8080]
+    assert "4096" in local.ssh(ref, "nvidia-smi").stdout
+    script = "command -v rsync || echo none; command -v tar; df -Pm /workspace | tail -1 | awk '{print $2}'"
+    assert local.ssh(ref, script).stdout.split() == ["none", "/usr/bin/tar", "48"]

@@ -16,7 +16,7 @@ from typing import Any
 import gpuops
 from gpuops import codec
 from gpuops.errors import CredentialsError, ProviderError, Unreadable
-from gpuops.marks import mark_name, parse_name
+from gpuops.marks import mark_name
 from gpuops.provider import Traits
 from gpuops.values import (
     Billable,
@@ -25,7 +25,6 @@ from gpuops.values import (
     Endpoint,
     Gap,
     Inventory,
-    Mark,
     Money,
     Need,
     Observation,
@@ -39,7 +38,7 @@ from gpuops.values import (
 )
 
 from . import offers, processes
-from .cloud import Cloud, Rental, Usage, Volume, read_time
+from .cloud import Cloud, Rental, Usage, Volume, carried, pulling, read_time
 from .faults import Faults
 from .keeper import HOST_DIED, TERMINATED, close
 
@@ -138,9 +137,10 @@ class LocalProvider:
         if ref.kind == "volume":
             volume = self._cloud.volume(ref.id)
             state: ObservedState = "running" if volume else "absent"
-            bills = ("storage",) if volume else ()
             created = volume.created_at if volume else None
-            return Observation(ref, state, bills, created_at=created, provider_time=time.time())
+            return Observation(
+                ref, state, ("storage",) if volume else (), created_at=created, provider_time=time.time()
+            )
         found = self._cloud.rental(ref.id) if ref.kind == "rental" else None
         rental = self._settled(found) if found else None
         if rental is None or self._forgotten(rental):
@@ -154,7 +154,9 @@ class LocalProvider:
             ref,
             state,
             () if state == "terminal" else ("compute",),
-            reason="its keeper is dead: it runs on without a timer" if keeper_gone else rental.reason,
+            reason="its keeper is dead: it runs on without a timer"
+            if keeper_gone
+            else rental.reason or pulling(rental),
             endpoint=endpoint,
             created_at=rental.created_at,
             ends_at=None if keeper_gone else armed,
@@ -258,11 +260,10 @@ class LocalProvider:
         if rental is None:
             return None
         rental = self._settled(rental)
-        hidden = time.time() - rental.created_at < float(self._faults.setting("hide_new_s", 0.0))
-        if hidden or self._forgotten(rental):
+        if time.time() - rental.created_at < float(self._faults.setting("hide_new_s", 0.0)) or self._forgotten(rental):
             return None
         over = rental.state == "terminated"
-        nonce, damaged = _carried(rental.name, rental.mark)
+        nonce, damaged = carried(rental.name, rental.mark)
         return Billable(
             self._ref(rental.region, "rental", rental.id),
             rental.name,
@@ -389,12 +390,3 @@ class LocalProvider:
             },
             start_new_session=True,
         )
-
-
-def _carried(name: str, mark: Mark | None) -> tuple[str, bool]:
-    """The nonce from the tags, else from the name; damaged when either is broken or they contradict each other."""
-    parsed = parse_name(name)
-    if mark is None:
-        return (parsed.nonce, parsed.state == "damaged") if parsed else ("", False)
-    damaged = parsed is None or parsed.state == "damaged" or parsed.nonce != mark.nonce
-    return mark.nonce, damaged

@@ -28,6 +28,7 @@ import platformdirs
 
 from gpuops import codec
 from gpuops.errors import ProviderError, Unreadable, UsageError
+from gpuops.marks import parse_name
 from gpuops.values import Mark, Money, Time, VolumeUse
 
 from . import offers
@@ -64,6 +65,8 @@ class Rental:
     first: Process | None = None
     """The first process of the host."""
     port: int = 0
+    boots: int = 1
+    """How often its host was started."""
     login: str = "root"
     isolation: str = ""
     ending_since: Time | None = None
@@ -244,6 +247,24 @@ class Cloud:
             file.flush()
             os.fsync(file.fileno())
         temporary.rename(path)
+
+
+def carried(name: str, mark: Mark | None) -> tuple[str, bool]:
+    """The nonce from the tags, else from the name; damaged when either is broken or they contradict each other."""
+    parsed = parse_name(name)
+    if mark is None:
+        return (parsed.nonce, parsed.state == "damaged") if parsed else ("", False)
+    damaged = parsed is None or parsed.state == "damaged" or parsed.nonce != mark.nonce
+    return mark.nonce, damaged
+
+
+def pulling(rental: Rental) -> str:
+    """What takes so long before a host runs."""
+    pull_s = float(rental.host.get("pull_s", 0))
+    if rental.state != "provisioning" or not pull_s:
+        return ""
+    part = min(99, int(100 * (time.time() - rental.created_at) / pull_s))
+    return f"pulling the image{' ' + rental.image if rental.image else ''}, {part} % (simulated)"
 
 
 def read_time(path: Path, key: str) -> Time | None:

@@ -16,12 +16,12 @@ from typing import Any
 
 from gpuops.errors import ProviderError
 
-from . import isolation, offers, shims
+from . import awkward, isolation, offers, shims
 from .cloud import Cloud, Rental
 from .processes import MARKER, Process, identify
 
 READY_S = 10.0
-WORKSPACE = "/workspace"
+WORKSPACE = awkward.WORKSPACE
 HOST_JSON = "/etc/gpuops-host.json"
 PATH = "/opt/gpu/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _INIT = """
@@ -43,12 +43,12 @@ def build(cloud: Cloud, rental: Rental, keys: Mapping[str, Any]) -> None:
     """Write the host's disk and /etc. `keys`: `host_key` (private half, or none) and `authorized` (public keys)."""
     root = cloud.rental_directory(rental.id) / "host"
     etc, secret = root / "etc", root / "etc" / "gpuops"
-    for directory in (root, root / "home", root / "work", root / "bin", etc, secret):
+    for directory in (root, root / "home", root / "work", root / "bin", root / "python", etc, secret):
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
     uid, gid = isolation.host_ids()
-    _write(etc / "passwd", f"root:x:{uid}:{gid}:root:/root:/bin/bash\nsshd:x:65533:65533::/:/usr/sbin/nologin\n")
-    _write(etc / "group", f"root:x:{gid}:\n")
+    _write(etc / "passwd", awkward.accounts(rental.host, uid, gid))
+    _write(etc / "group", f"{awkward.user(rental.host)}:x:{gid}:\n")
     _write(etc / "nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n")
     _write(etc / "hosts", f"127.0.0.1 localhost {rental.id}\n{_other_hosts()}")
     _write(etc / "hostname", f"{rental.id}\n")
@@ -61,12 +61,11 @@ def build(cloud: Cloud, rental: Rental, keys: Mapping[str, Any]) -> None:
     product = offers.find(cloud.directory, rental.offer)
     if product is None:
         raise HostStartError(f"the offer {rental.offer} exists no more")
-    for name, text in (
-        ("nvidia-smi", shims.nvidia_smi(offers.shown_device(rental.host, product))),
-        ("python3", shims.python(rental.python)),
-        ("python", shims.python(rental.python)),
-    ):
-        _write(root / "bin" / name, text, 0o755)
+    device = shims.nvidia_smi(offers.shown_device(rental.host, product))
+    for name, text in {"bin/nvidia-smi": device, **awkward.programs(rental.host, rental.python)}.items():
+        _write(root / name, text, 0o755)
+    if bashrc := rental.host.get("bashrc"):
+        _write(root / "home" / ".bashrc", str(bashrc))
     _write(secret / "startup", rental.startup)
     _write(secret / "authorized_keys", "".join(key.strip() + "\n" for key in keys["authorized"]))
     _write_host_key(secret / "host_key", keys.get("host_key"))
@@ -76,11 +75,14 @@ def build(cloud: Cloud, rental: Rental, keys: Mapping[str, Any]) -> None:
 
 
 def start(cloud: Cloud, rental: Rental) -> tuple[Process, int]:
-    """Start the host and wait until SSH answers; returns its first process and the port. Raises `HostStartError`."""
+    """Start the host and wait until SSH answers; returns its first process and the port. Raises `HostStartError`.
+
+    A host that was started before keeps its port and its disk.
+    """
     log = cloud.rental_directory(rental.id) / "sshd.log"
     # A free port may be taken by somebody else between looking and using.
     for _ in range(5):
-        port = _free_port()
+        port = rental.port or _free_port()
         _configure(cloud, rental, port)
         with log.open("ab") as errors:
             spawn = _spawn_plain if rental.isolation == isolation.PLAIN else _spawn
@@ -114,6 +116,14 @@ def real_mount(rental: Rental, mount: str) -> str:
     return str(rental.host.get("mounts", {}).get(mount, mount))
 
 
+def restarts_when(cloud: Cloud, rental: Rental) -> Path | None:
+    """The path, outside, whose appearing makes this host restart; None when it does not, or has done so."""
+    path = rental.host.get("reboots_when")
+    if not path or rental.boots > 1:
+        return None
+    return cloud.rental_directory(rental.id) / "host" / "work" / os.path.relpath(str(path), WORKSPACE)
+
+
 def _configure(cloud: Cloud, rental: Rental, port: int) -> None:
     root = cloud.rental_directory(rental.id) / "host"
     plain = rental.isolation == isolation.PLAIN
@@ -145,7 +155,7 @@ MaxStartups 50
 AcceptEnv LANG LC_*
 SetEnv {set_env}
 Subsystem sftp internal-sftp
-""",
+{awkward.server_settings(rental.host, str(root / "bin") if plain else "/opt/gpu/bin")}""",
     )
     volumes = [
         {
@@ -164,6 +174,7 @@ Subsystem sftp internal-sftp
         "region": rental.region,
         "isolation": rental.isolation,
         "simulated": True,
+        "boot": str(rental.boots),
         "published_ports": published,
         "ports": {str(number): port if number == 22 else number for number in published},
         "volumes": volumes,
@@ -188,12 +199,14 @@ def _spawn(cloud: Cloud, rental: Rental, errors: Any) -> Process:
     for name in _BOUND:
         if (root / "etc" / name).exists():
             argv += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    binds = [("--ro-bind", root / "bin", "/opt/gpu/bin"), ("--bind", root / "home", "/root")]
-    binds += [("--ro-bind", Path(prefix), prefix) for prefix in _prefixes(rental.python)]
-    if megabytes := rental.host.get("workspace_mb"):
-        argv += ["--perms", "1777", "--size", str(int(megabytes) * 1_000_000), "--tmpfs", WORKSPACE]
-    elif all(real_mount(rental, use.mount) != WORKSPACE for use in rental.volumes):
-        binds.append(("--bind", root / "work", WORKSPACE))
+    binds = [("--ro-bind", root / "bin", "/opt/gpu/bin")]
+    for prefix in _prefixes(rental.python):
+        binds.append(("--ro-bind", Path(prefix), prefix))
+        awkward.make_mount_point(rental.host, root / "home", Path(prefix))
+    argv += awkward.noexec_mounts(rental.host, root)
+    argv += awkward.home_mount(rental.host, root / "home")
+    if all(real_mount(rental, use.mount) != WORKSPACE for use in rental.volumes):
+        argv += awkward.workspace_mount(rental.host, root / "work")
     for use in sorted(rental.volumes, key=lambda use: use.mount):
         binds.append(("--bind", cloud.volume_directory(use.id) / "data", real_mount(rental, use.mount)))
     for kind, source, target in binds:
@@ -201,15 +214,14 @@ def _spawn(cloud: Cloud, rental: Rental, errors: Any) -> Process:
         for parent in reversed(Path(target).parents[:-1]):
             argv += ["--perms", "0755", "--dir", str(parent)]
         argv += [kind, str(source), target]
-    if missing := rental.host.get("missing"):
-        argv += _without(root, set(missing))
-    for key, value in {"PATH": PATH, "LANG": "C.UTF-8", "HOME": "/root", MARKER: rental.id}.items():
+    argv += awkward.further_mounts(rental.host, root)
+    for key, value in {"PATH": PATH, "LANG": "C.UTF-8", "HOME": awkward.home(rental.host), MARKER: rental.id}.items():
         argv += ["--setenv", key, value]
     reader, writer = os.pipe()
     argv += ["--chdir", "/", "--info-fd", str(writer), "--", *isolation.drop(_init("/etc/gpuops", "/var/log"))]
     # The environment of bwrap itself is readable inside, at /proc/1/environ: nothing of the caller's goes in.
     subprocess.Popen(
-        argv,
+        awkward.outer(rental.host, root, argv),
         env={MARKER: rental.id},
         stdin=subprocess.DEVNULL,
         stdout=errors,
@@ -311,17 +323,6 @@ def _prefixes(python: str) -> list[str]:
             prefixes.add(prefix)
     # Outer folders first, so that one inside another is not hidden by it.
     return [prefix for prefix in sorted(prefixes) if prefix != "/" and not (prefix + "/").startswith("/usr/")]
-
-
-def _without(root: Path, missing: set[str]) -> list[str]:
-    """Hide commands: /usr/bin becomes a folder of links to the rest. (Masked ones could still be found.)"""
-    farm = root / "usr-bin"
-    farm.mkdir(exist_ok=True)
-    farm.chmod(0o755)
-    for entry in os.scandir("/usr/bin"):
-        if entry.name not in missing and not (farm / entry.name).is_symlink():
-            (farm / entry.name).symlink_to(f"/opt/usr-bin/{entry.name}")
-    return ["--ro-bind", "/usr/bin", "/opt/usr-bin", "--ro-bind", str(farm), "/usr/bin"]
 
 
 def _write_host_key(path: Path, private: str | None) -> None:

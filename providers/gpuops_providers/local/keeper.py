@@ -27,7 +27,7 @@ from gpuops.errors import GpuopsError
 from gpuops.marks import mark_name
 from gpuops.values import Money, Order, Time
 
-from . import host, isolation, offers
+from . import awkward, host, isolation, offers
 from .cloud import Cloud, Rental, read_time
 from .faults import Faults
 from .processes import Process, adopt_orphans, end_all, identify, reap
@@ -39,6 +39,7 @@ PRUNE_AFTER_S = 86400.0
 ENDED_BY_TIMER = "ended by its own timer"
 TERMINATED = "terminated on request"
 HOST_DIED = "host died"
+RESTARTS = "the host restarts"
 
 
 class Timer:
@@ -121,12 +122,14 @@ def _refusal(cloud: Cloud, order: Order, wanted_isolation: str) -> tuple[str, st
             return f"volume {use.id} is attached to {used[use.id]}", "invalid"
         if not _mountable(use.mount):
             return f"a volume cannot be mounted at {use.mount}", "invalid"
-    return _plain_refusal(order) if isolation.choose(wanted_isolation) == isolation.PLAIN else None
+    return _plain_refusal(order, product) if isolation.choose(wanted_isolation) == isolation.PLAIN else None
 
 
-def _plain_refusal(order: Order) -> tuple[str, str] | None:
+def _plain_refusal(order: Order, product: offers.Product) -> tuple[str, str] | None:
     if isolation.plain_login() is None:
         return "this user has no login shell, and bubblewrap does not work here", "invalid"
+    if features := awkward.unmet(product.host):
+        return f"{product.id} has hosts that need bubblewrap, which does not work here: {features}", "invalid"
     for use in order.volumes:
         if os.path.lexists(use.mount) or not os.access(os.path.dirname(use.mount), os.W_OK):
             return f"without bubblewrap a volume needs a free name where you may write: {use.mount}", "invalid"
@@ -164,13 +167,15 @@ def _new_rental(cloud: Cloud, order: Order, request: Mapping[str, Any], own: Pro
         rate=Money(product.per_hour),
         volumes=order.volumes,
         keeper=own,
-        create_s=request["create_s"] + float(faults.setting("slow_create_s", 0.0)),
+        create_s=sum(
+            (request["create_s"], float(faults.setting("slow_create_s", 0)), float(features.get("pull_s", 0)))
+        ),
         terminate_s=request["terminate_s"],
         shown_s=request["shown_s"],
         python=request["python"],
         startup=order.startup,
         image=order.image,
-        login=(isolation.plain_login() or "root") if plain else "root",
+        login=(isolation.plain_login() or "root") if plain else awkward.user(features),
         isolation=chosen,
         host=features,
     )
@@ -183,12 +188,20 @@ def keep(cloud: Cloud, rental: Rental, order: Order) -> None:
     try:
         private = order.host_key.private if order.host_key and not rental.host.get("own_host_key") else None
         host.build(cloud, rental, {"authorized": order.ssh_public_keys, "host_key": private})
-        first, port = host.start(cloud, rental)
+        rental = _started(cloud, rental)
+        why = _watch(cloud, rental, timer)
+        if why == RESTARTS and end_all(rental.id, rental.first, END_PATIENCE_S):
+            rental = _started(cloud, dataclasses.replace(rental, boots=rental.boots + 1))
+            why = _watch(cloud, rental, timer)
     except (OSError, GpuopsError) as error:
         end(cloud, rental, f"did not start: {error}")
         return
-    rental = dataclasses.replace(rental, first=first, port=port)
-    end(cloud, rental, _watch(cloud, rental, timer))
+    end(cloud, rental, why)
+
+
+def _started(cloud: Cloud, rental: Rental) -> Rental:
+    first, port = host.start(cloud, rental)
+    return dataclasses.replace(rental, first=first, port=port)
 
 
 def _watch(cloud: Cloud, rental: Rental, timer: Timer) -> str:
@@ -199,6 +212,7 @@ def _watch(cloud: Cloud, rental: Rental, timer: Timer) -> str:
         handle = os.pidfd_open(rental.first.pid)
     except ProcessLookupError:
         return HOST_DIED
+    restarts = host.restarts_when(cloud, rental)
     try:
         started = shown = False
         while True:
@@ -206,8 +220,10 @@ def _watch(cloud: Cloud, rental: Rental, timer: Timer) -> str:
                 return TERMINATED
             if timer.due():
                 return ENDED_BY_TIMER
+            if restarts is not None and restarts.exists():
+                return RESTARTS
             if not started:
-                started = _try(cloud, rental.id, lambda r: dataclasses.replace(r, first=rental.first, port=rental.port))
+                started = _try(cloud, rental.id, lambda r: _with_host(r, rental))
             elif not shown and time.time() >= rental.created_at + rental.create_s:
                 shown = _try(cloud, rental.id, _running)
             if select.select([handle], [], [], TICK_S)[0]:
@@ -215,6 +231,10 @@ def _watch(cloud: Cloud, rental: Rental, timer: Timer) -> str:
             reap()
     finally:
         os.close(handle)
+
+
+def _with_host(record: Rental, rental: Rental) -> Rental:
+    return dataclasses.replace(record, first=rental.first, port=rental.port, boots=rental.boots)
 
 
 def _running(rental: Rental) -> Rental:

@@ -2,12 +2,26 @@
 
 An offer is a record; `host` is a table of features that its hosts have: an awkward host is a record, not code.
 
-    workspace_mb    /workspace is a tmpfs of this size (needs bubblewrap)
+    workspace_mb    /workspace is a tmpfs of this size *
     ports           what the host claims to publish, default [22]
     device          what nvidia-smi shows instead: any of name, memory_mib, count, driver
     mounts          where volumes really appear: {ordered mount: real mount}
     own_host_key    true: the host makes its own SSH host key and ignores the one in the order
-    missing         commands that hosts of this offer do not have, such as ["rsync", "tmux"] (needs bubblewrap)
+    missing         commands that hosts of this offer do not have, such as ["rsync", "tmux"] *
+    python          the only folder with python3, such as "/opt/conda/bin", which is not on sshd's PATH *
+    user            who logs in instead of root, such as "ubuntu"; home is /home/ubuntu *
+    sudo            true: there is a sudo that asks for no password (simulated: it gives no rights) *
+    installs        true: there is an apt-get (simulated: it puts back what is `missing`) *
+    workspace_mode  /workspace is a folder of somebody else with this mode, such as "0555" *
+    noexec          folders from which nothing can be executed, such as ["/tmp", "/dev/shm"] *
+    home            "read-only" *
+    home_mb         home is a tmpfs of this size *
+    bashrc          text of the login's .bashrc
+    shell_only      true: the login gives a shell on a terminal and runs no commands
+    pull_s          the image is pulled for so long, and the provider says how far it is
+    reboots_when    a path below /workspace: once something is there the host restarts, once
+
+Those marked * are made of mounts and need bubblewrap: where it does not work such an offer is refused.
 
 Further offers may lie in `offers.json` in the cloud directory: a list of records with the fields of `Product`.
 """

@@ -5,6 +5,30 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+PYTHONS = ("python3", "python")
+SUDO = """#!/bin/sh
+# Pretends to be a sudo without a password (simulated): the host cannot give more rights than its processes have.
+[ "$1" = -n ] && shift
+exec "$@"
+"""
+APT_GET = """#!/bin/sh
+# Pretends to be apt-get (simulated): installing is putting back a command that the offer hides.
+[ "$1" = update ] && exit 0
+[ "$1" = install ] || exit 1
+shift
+for package in "$@"; do
+  case $package in -*) continue ;; esac
+  [ -x "/opt/usr-bin/$package" ] || { echo "E: Unable to locate package $package"; exit 100; }
+  ln -sf "/opt/usr-bin/$package" "/usr/local/bin/$package" || exit 100
+done
+"""
+SHELL_ONLY = """#!/bin/sh
+# A login that gives a shell on a terminal and nothing else, as a proxy for people does.
+[ -t 0 ] && exec /bin/bash -l
+echo 'This login gives a terminal and runs no commands.'
+exit 1
+"""
+
 _NVIDIA_SMI = r"""#!/bin/sh
 # Pretends to be nvidia-smi on a host of gpuops' local cloud. The device does not exist.
 name=@NAME@ total=@TOTAL@ driver=@DRIVER@ count=@COUNT@
@@ -75,4 +99,7 @@ def nvidia_smi(device: dict[str, Any]) -> str:
 def python(interpreter: str) -> str:
     """A script and not a link: a link would lose the interpreter's virtual environment."""
     wanted = shlex.quote(interpreter)
-    return f'#!/bin/sh\n[ -x {wanted} ] && exec {wanted} "$@"\nexec /usr/bin/python3 "$@"\n'
+    return f"""#!/bin/sh
+for python in {wanted} /usr/bin/python3 /opt/usr-bin/python3; do [ -x "$python" ] && exec "$python" "$@"; done
+exit 127
+"""
