@@ -9,6 +9,7 @@ from gpuops.errors import GpuopsError
 
 # command → (module, one line). The order is the order of a run's life.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "Write a first manifest for a training that lies in a folder."),
     "check": ("check", "Check a manifest and say what it means; buys nothing."),
     "plan": ("plan", "Show what would be bought, what it costs and what ends it; buys nothing."),
     "up": ("up", "Rent the machine and check it; stops when it is ready."),
