@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retain": ("retain", "Keep a rental on purpose, with a reason and an expiry."),
     "release": ("release", "End a retention: the rental goes down."),
     "report": ("report", "The report of a run: time, cost, layers, audit trail."),
+    "doctor": ("doctor", "Say what is missing on this computer and which command mends it."),
     "auth": ("auth", "Store, find and remove credentials."),
     "providers": ("providers", "The installed providers and what they can and cannot do."),
 }
