@@ -68,19 +68,21 @@ def make_plan(
             f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now"
             + (f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else "")
             + ". Nothing was bought.",
-            next_command="change resources in the manifest, or try again later",
+            next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
         )
     offer = offers[0]
     wanted = spec.deadline_at or now + spec.deadline_s
     limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
     notes: list[str] = []
     if deadline < wanted - 1:
-        notes.append(f"the cap {spec.cap} moves the deadline to an earlier moment: it must also pay for the hold")
+        notes.append(
+            f"the cap {spec.cap} does not pay for the time that the manifest asks for: the deadline was moved forward"
+        )
     if deadline <= now + spec.train.grace_s:
         raise GateRefused(
             f"the cap {spec.cap} pays for {(limit - now) / 60:.0f} minutes at {offer.rate} per hour, "
             f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
-            next_command="raise budget.cap or lower hold in the manifest",
+            next_command=f"raise budget.cap or lower hold in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}",
         )
     layers = _layers(traits, limit, guard=guard)
     if not layers:
@@ -93,7 +95,8 @@ def make_plan(
     if lost and not accept_loss:
         raise GateRefused(
             f"if this computer is off at the limit, {survives}. Nothing was bought.",
-            next_command='switch outputs.mirror on, write outputs to a volume, or add --accept-loss "reason"',
+            next_command=f"switch outputs.mirror on, write outputs to a volume, or: gpuops plan {spec.manifest_path} "
+            '--accept-loss "reason"',
         )
     return Plan(
         offer=offer,
@@ -129,11 +132,12 @@ def _survives(spec: Spec, policy: Policy) -> tuple[str, bool]:
     output = spec.outputs.directory.rstrip("/") + "/"
     volume = next((v for v in spec.volumes if output.startswith(v.mount.rstrip("/") + "/")), None)
     if volume is not None:
-        return f"the newest generation survives on volume {volume.id}", False
+        return f"the newest checkpoint survives on volume {volume.id}", False
     if spec.outputs.mirror:
         age = f"every {policy.mirror_every_s:.0f} s while this computer is on"
         return (
-            f"the newest generation that was mirrored survives in {spec.outputs.destination} (copied {age}); later ones ARE LOST",
+            f"the newest checkpoint that was copied by then survives in {spec.outputs.destination} (copied {age}); "
+            "later ones ARE LOST",
             False,
         )
-    return "the newest generation IS LOST", True
+    return "the newest checkpoint IS LOST", True

@@ -109,8 +109,8 @@ def terminal() -> Iterator[Finding]:
 def home(app: App) -> Iterator[Finding]:
     """Where the journal lies: writable, on a disk of this computer, with room."""
     path = app.home.path
-    there = next(p for p in (path, *path.parents) if p.exists())
-    problem = _unwritable(there)
+    there = nearest(path)
+    problem = unwritable(there)
     fix = "export GPUOPS_HOME=a folder of yours on a local disk"
     if problem:
         yield Finding("home", "missing", f"{path} cannot be written ({problem}): the journal lies there", fix)
@@ -134,7 +134,12 @@ def home(app: App) -> Iterator[Finding]:
     )
 
 
-def _unwritable(folder: Path) -> str:
+def nearest(path: str | Path) -> Path:
+    """The innermost folder on the way to `path` that exists."""
+    return next(p for p in (Path(path), *Path(path).parents) if p.exists())
+
+
+def unwritable(folder: Path) -> str:
     """Why nothing can be written into a folder; tried, since permissions alone do not tell of a full disk."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:

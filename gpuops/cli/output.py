@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from gpuops.errors import GpuopsError
 
+WIDEST = 110
+
 
 class Printer:
     """Prints lines for people and at most one JSON document."""
@@ -47,6 +49,11 @@ class Printer:
     def document(self, document: Any) -> None:
         """Print the JSON document."""
         _write(sys.stdout, _json(document))
+
+    @property
+    def width(self) -> int:
+        """Columns that a screen of explanations is wrapped at; wider lines are hard to read."""
+        return max(60, min(_columns(), WIDEST)) if self.live else WIDEST
 
     @property
     def _stream(self) -> TextIO:
