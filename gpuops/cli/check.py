@@ -45,13 +45,7 @@ def explain(spec: Spec) -> Iterator[tuple[str, str]]:
     yield "keeps", _keeps(spec)
     yield "ends", _ends(spec)
     if spec.train.resume:
-        yield (
-            "if lost",
-            (
-                f"a machine that the provider takes away is replaced up to {spec.train.resume} time(s), within the same money and "
-                "time; training goes on from the newest copy"
-            ),
-        )
+        yield "if lost", _replaced(spec.train.resume)
     yield (
         "costs",
         f"at most {spec.cap}, everything included; when that is too little, the time is cut short, not the cap",
@@ -61,7 +55,7 @@ def explain(spec: Spec) -> Iterator[tuple[str, str]]:
 
 def _rents(spec: Spec) -> str:
     need = spec.need
-    memory = f" with at least {spec.checks.memory_gb:g} GB each" if spec.checks.memory_gb else ""
+    memory = f" of at least {spec.checks.memory_gb:g} GB" if spec.checks.memory_gb else ""
     where = f" in {need.region}" if need.region else ""
     which = f"the offer {need.offer}" if need.offer else "the cheapest offer that fits"
     disk = f", with {spec.disk_gb:g} GB of disk" if spec.disk_gb else ""
@@ -127,6 +121,13 @@ def _ends(spec: Spec) -> str:
         f"{begins} in time for the deadline {at}{held}: stop, copy, end the machine, prove that it is gone. "
         f"{duration_text(spec.hold_s)} later, at the limit, the machine ends whether its results are copied or not. "
         f"One on which nothing is launched goes down after {duration_text(spec.setup_s)}"
+    )
+
+
+def _replaced(times: int) -> str:
+    return (
+        f"a machine that the provider takes away is replaced up to {times} time(s), within the same money and time; training "
+        "goes on from the newest copy"
     )
 
 
