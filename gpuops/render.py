@@ -125,24 +125,24 @@ def send_lines(preview: SendList) -> list[str]:
 
 
 def progress_line(s: RunState, now: Time, policy: Policy) -> str:
-    """One line of live training: step, loss, throughput, cost, time left."""
+    """One line of live training, what matters most first, since narrow terminals cut its end: time left, cost, step, loss."""
     p = s.rental
     if p is None or p.work.status is None:
         return ""
     status, beat = p.work.status, p.work.status.beat
+    left = s.teardown_at(policy) - now
     parts: list[str] = ["training" if status.phase == "running" else status.phase]
+    parts.append(f"{duration_text(left)} left" if left > 0 else "time is up")
+    parts.append(f"cost {money_text(s.spent(now))} of {money_text(s.spec.cap)}")
     if beat:
         parts.append(f"step {safe(beat.get('step', '?'))}")
         if isinstance(beat.get("loss"), (int, float)):
             parts.append(f"loss {beat['loss']:.4f}")
-        if isinstance(beat.get("tps"), (int, float)):
-            parts.append(f"{beat['tps']:,.0f} tokens/s")
     if status.generations:
         mirrored = " copied" if status.generations[-1] in p.work.copied else ""
         parts.append(f"newest {safe(status.generations[-1])}{mirrored}")
-    parts.append(f"cost {money_text(s.spent(now))} of {money_text(s.spec.cap)}")
-    left = s.teardown_at(policy) - now
-    parts.append(f"{duration_text(left)} left" if left > 0 else "time is up")
+    if beat and isinstance(beat.get("tps"), (int, float)):
+        parts.append(f"{beat['tps']:,.0f} tokens/s")
     return "  ".join(parts)
 
 
@@ -169,7 +169,7 @@ def reconcile_lines(lines: Sequence[Line], gaps: Sequence[str]) -> list[str]:
             i.item.ref.provider,
             i.item.ref.kind,
             i.item.ref.id,
-            i.cls,
+            "yours, not here" if i.yours else i.cls,
             i.run or "-",
             money_text(i.item.rate) + "/h",
             i.why,

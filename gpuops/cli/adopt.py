@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
+from gpuops.cli.homes import elsewhere
 from gpuops.cli.options import Json, Yes, command_app
 from gpuops.cli.output import ask
 from gpuops.cli.start import read_manifest
@@ -103,8 +105,14 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, fir
     mark = item.mark
     if mark is None:
         return []
+    other = elsewhere(context.home, item)
+    if other is not None:
+        context.printer.line(
+            f"{mark.run} is tended by {other}. Taken on here as well, either home may end it.\n"
+            f"  to go on there: GPUOPS_HOME={shlex.quote(str(other.home))} gpuops watch {mark.run}"
+        )
     if not yes and not (context.printer.live and ask(f"Adopt {mark.run} of {mark.owner} ({item.ref})?")):
-        raise UsageError("Not approved: nothing was adopted.", next_command="gpuops adopt --yes")
+        raise UsageError("Not approved: nothing was adopted.", next_command=f"gpuops adopt {mark.run} --yes")
     _place_identity(context, mark.run)
     found, spec, problem = _look(context, item, first_use=first_use)
     # what cannot be asked may still hold work: it ends only after a copy or at its limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuops.cli.context import App
+from gpuops.cli.homes import remember
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import farewell, guard_runs, still_bills, unwritable
 from gpuops.cli.output import ask as ask_person
@@ -46,12 +48,15 @@ class Teller:
     last: RunState | None = None
     lost: bool = False
     """The connection to the host was lost, and nobody was told that it is back."""
+    progress_at: float = -math.inf
+    progress_of: object = None
 
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
         self.last = state
         if waits_for_guard(state):
             ensure_guard(self.app)  # one that died meanwhile would be waited for in vain
+        progressed = False
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
             if record.event.kind == "attempted" and record.event.data["rule"] == "status":
@@ -62,10 +67,26 @@ class Teller:
                 if self.lost:
                     self.app.printer.line("Connection to the host is back; training did not need it")
                 self.lost = False
-                if state.outcome == "":
-                    self.app.printer.progress(progress_line(state, self.app.clock.now(), self.app.home.policy))
+                progressed = True
             else:
                 self.app.printer.lines(narrate(record, state))
+        if progressed and state.outcome == "":
+            self._progress(state)
+
+    def _progress(self, state: RunState) -> None:
+        """Show progress: in place at every look; as lines, which stay, no more often than this command alone would look.
+
+        The guard looks as well, so that each moment may stand in the journal twice.
+        """
+        now, status = self.app.clock.now(), state.rental.work.status if state.rental else None
+        what = (status.phase, status.generations, bool(status.beat)) if status else None
+        if (
+            self.app.printer.live
+            or what != self.progress_of
+            or now >= self.progress_at + self.app.home.policy.status_every_s
+        ):
+            self.progress_at, self.progress_of = now, what
+            self.app.printer.progress(progress_line(state, now, self.app.home.policy))
 
 
 def wish(app: App, state: RunState, what: str, cause: str = "") -> None:
@@ -175,6 +196,7 @@ def confirm(app: App, state: RunState, question: Ask, *, yes: bool) -> bool:
 
 def ensure_guard(app: App) -> bool:
     """Start the guard of this user unless it runs; True when one runs afterwards."""
+    remember(app.home)
     if not app.home.guard:
         return False
     app.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -47,6 +47,11 @@ class Home:
             base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp"
         return Path(base) / f"gpuops-{os.getuid()}"
 
+    @property
+    def homes(self) -> Path:
+        """One file for each home of this user that drives runs on this computer: see `homes`."""
+        return self.runtime / "homes"
+
 
 def find_home(environ: Mapping[str, str]) -> Home:
     """Read `config.toml` under `GPUOPS_HOME` (default: the platform's data directory). Raises `UsageError`."""

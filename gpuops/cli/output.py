@@ -42,8 +42,7 @@ class Printer:
         if not self.live:
             self.lines((text,))
             return
-        width = _columns()
-        _write(self._stream, "\r\x1b[K" + plain(text)[: width - 1])
+        _write(self._stream, "\r\x1b[K" + fitting(plain(text), _columns() - 1))
         self._open_line = True
 
     def document(self, document: Any) -> None:
@@ -58,6 +57,13 @@ class Printer:
     @property
     def _stream(self) -> TextIO:
         return sys.stderr if self.as_json else sys.stdout
+
+
+def fitting(text: str, room: int) -> str:
+    """As many whole parts of a line as there is room for; parts are two blanks apart. Half a number would be a wrong one."""
+    while len(text) > room and "  " in text:
+        text = text.rpartition("  ")[0].rstrip()
+    return text[:room]
 
 
 def ask(question: str, stream: TextIO | None = None) -> bool:
