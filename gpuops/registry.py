@@ -34,7 +34,7 @@ def factory(name: str, entries: EntryPoints | None = None) -> Factory:
     found = {entry.value: entry for entry in _entries(entries) if entry.name == name}
     if not found:
         known = ", ".join(names(entries)) or "none; install gpuops-cli, or run script/setup in a checkout"
-        raise UsageError(f"there is no provider {name!r}; known: {known}")
+        raise UsageError(f"there is no provider {name!r}; known: {known}", next_command="gpuops providers")
     if len(found) > 1:
         # It would be handed credentials: never guess which package is meant.
         who = " and ".join(sorted(f"{entry.value} ({_distribution(entry)})" for entry in found.values()))

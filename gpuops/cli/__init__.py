@@ -101,8 +101,20 @@ def _fail(error: GpuopsError, exit_code: int, code: str = "") -> int:
         error.may_bill = error.may_bill or whatever_bills()
         exit_code, code = (5, "may_bill") if error.may_bill else (exit_code, code)
         error.next_command = error.next_command or "gpuops status"
+    error.next_command = error.next_command or _next(command, exit_code, code or error.code)
     print_error(error, code or error.code, as_json="--json" in sys.argv)
     return exit_code
+
+
+def _next(command: str, exit_code: int, code: str) -> str:
+    """What to type after an error that names nothing better: it came from a host, a provider, a file or the arguments."""
+    if code == "manifest":
+        return f"mend the file, then again: gpuops {command}"
+    if command in {*ABOUT_A_RUN, "logs", "ssh", "report", "status"}:
+        return "gpuops status"
+    if exit_code == 2:
+        return f"gpuops {command} --help" if command in COMMANDS else "gpuops --help"
+    return "gpuops doctor"
 
 
 def _bug(error: Exception) -> int:

@@ -94,6 +94,7 @@ def adopt(
         context.printer.document({"adopted": taken, "gaps": gaps})
     context.printer.lines(f"NOT PROVED: {gap}" for gap in gaps)
     context.printer.lines(f"left alone: {who} (name the run to take it on, or set $GPUOPS_OWNER)" for who in others)
+    context.printer.lines(["  next: gpuops adopt   (again, when those accounts can be read)"] if gaps else [])
     if not taken:
         context.printer.line("Nothing to adopt.")
     else:
@@ -158,7 +159,7 @@ def _look(context: App, item: Billable, *, first_use: bool) -> tuple[Found | Non
         seen = context.provider(item.ref.provider).inspect(item.ref, until)
         found = Found(seen)
         if seen.endpoint is None:
-            raise HostError("the rental has no address")
+            raise HostError("the rental has no address", next_command="gpuops reconcile")
         fingerprint, route = _pin(context, item, seen.endpoint, until, first_use=first_use)
         found = Found(seen, fingerprint, route)
         spec = ports.host.recall(run, seen.endpoint, until)
@@ -184,9 +185,14 @@ def _pin(context: App, item: Billable, endpoint: Endpoint, until: Time, *, first
     presented = context.ports.host.scan(run, endpoint, until)
     seen = fingerprint(presented)
     if expected and seen != expected:
-        raise HostKeyMismatch(f"the host presents the key {seen}, the {route} says {expected}")
+        raise HostKeyMismatch(
+            f"the host presents the key {seen}, the {route} says {expected}", next_command="gpuops reconcile"
+        )
     if not expected and not first_use:
-        raise HostError(f"nobody vouches for its host key {seen}: add --trust-on-first-use to accept it")
+        raise HostError(
+            f"nobody vouches for its host key {seen}: add --trust-on-first-use to accept it",
+            next_command=f"gpuops adopt {run} --trust-on-first-use",
+        )
     return context.ports.host.pin(run, endpoint, presented), route if expected else "first use"
 
 
@@ -204,4 +210,6 @@ def _place_identity(context: App, run: RunId) -> None:
         (target / "client").chmod(0o600)
         shutil.copyfile(f"{source}.pub", target / "client.pub")
     except OSError as error:
-        raise UsageError(f"config.toml, ssh.identity_file: {error}") from None
+        raise UsageError(
+            f"config.toml, ssh.identity_file: {error}", next_command=f"edit {context.home.path / 'config.toml'}"
+        ) from None

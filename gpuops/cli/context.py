@@ -195,7 +195,9 @@ def _public_key(text: str) -> str:
     try:
         return Path(text).expanduser().read_text().strip()
     except OSError as error:
-        raise UsageError(f"config.toml, ssh.authorized_keys: {text}: {error.strerror}") from None
+        raise UsageError(
+            f"config.toml, ssh.authorized_keys: {text}: {error.strerror}", next_command="edit config.toml"
+        ) from None
 
 
 def make_app(*, as_json: bool = False) -> App:

@@ -128,7 +128,7 @@ def resume_from(app: App, run: RunId, generation: str) -> None:
     if not generation:
         return
     if problem := path_problem(generation.removeprefix("/")):
-        raise UsageError(f"--resume {escape(generation)}: {problem}")
+        raise UsageError(f"--resume {escape(generation)}: {problem}", next_command="gpuops launch --help")
     state = app.state(run)
     if state.resume == generation:
         return
@@ -255,10 +255,22 @@ def finish(app: App, state: RunState, command: str) -> int:
         names = [g for g in (*sealed, *reversed(work.copied)) if g in work.copied and g != "telemetry"]
         lines += [f"  checkpoint  {work.copied[name].path}" for name in names[:1]]
         lines += [f"  log         {work.copied['telemetry'].path}"] if "telemetry" in work.copied else []
+    lines += [f"  next: {what}" for what in _after(state, code)]
     lines.append(f"  audit trail gpuops report {state.run}   (journal: {app.home.journal})")
     app.printer.lines(lines)
     _told(app, state)
     return code
+
+
+def _after(state: RunState, code: int) -> tuple[str, ...]:
+    """What to type when a closed run left something undone; a failed training is a matter of its log."""
+    if code == 3 and state.preflight_final:
+        return (f"gpuops plan {state.spec.manifest_path}",)
+    if code in (3, 5):
+        return ("gpuops reconcile",)
+    if code == 4:
+        return (f"gpuops report {state.run}",)
+    return (f"gpuops logs {state.run}",) if code == 6 else ()
 
 
 def was_told(app: App, run: RunId) -> bool:
