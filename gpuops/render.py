@@ -74,7 +74,7 @@ def plan_lines(spec: Spec, plan: Plan, now: Time, width: int = 110) -> list[str]
     """The plan on one screen: what it costs, what it is for, when it ends and by what, what survives."""
     offer = plan.offer
     device = f"{offer.device.count} x {offer.device.name}, {offer.device.memory_gb:g} GB each"
-    others = f"; {plan.others} more offer(s) fit, none is cheaper" if plan.others else ""
+    others = f", the cheapest of {plan.others + 1} that fit" if plan.others else ""
     steps = {1: "second", 60: "minute", 3600: "hour"}.get(offer.billing_unit_s)
     unit = f"billed by the {steps}" if steps else f"billed in steps of {duration_text(offer.billing_unit_s)}"
     rows = [

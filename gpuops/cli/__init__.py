@@ -42,7 +42,7 @@ ABOUT = """\
 Rent GPU machines for training runs: the money stops when it should, the only checkpoint is never lost.
 Closing SSH, stopping Python and stopping a bill are three different events.
 
-Start with: gpuops run manifests/local-demo.yaml"""
+Start with: gpuops doctor, then gpuops init in the folder of a training; see it work: gpuops run manifests/local-demo.yaml"""
 
 
 def root_help() -> str:
