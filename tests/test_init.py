@@ -154,6 +154,23 @@ def test_a_git_checkout_is_noticed_and_what_git_ignores_is_named(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        (["--model-path", "--checkpoint_path", "--data_dir", "--log-dir"], ""),
+        (["--ckpt_dir"], "--ckpt_dir"),
+        (["--checkpoint-dir", "--output_dir"], "--output_dir"),
+        (["--outdir"], "--outdir"),
+        (["--save-path"], "--save-path"),
+    ],
+)
+def test_the_argument_for_results_is_told_from_those_for_inputs(
+    tmp_path: Path, arguments: list[str], found: str
+) -> None:
+    text = "".join(f"parser.add_argument({a!r})\n" for a in arguments)
+    assert look(folder(tmp_path, train=text)).output_argument == found
+
+
+@pytest.mark.parametrize(
     ("typed", "argv"),
     [
         ("python train.py", ("python3", "train.py")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 
@@ -42,7 +43,7 @@ ABOUT = """\
 Rent GPU machines for training runs: the money stops when it should, the only checkpoint is never lost.
 Closing SSH, stopping Python and stopping a bill are three different events.
 
-Start with: gpuops doctor, then gpuops init in the folder of a training; see it work: gpuops run manifests/local-demo.yaml"""
+Start with: gpuops doctor, then gpuops init in the folder of a training; to see it work: script/demo in a checkout"""
 
 
 def root_help() -> str:
@@ -60,7 +61,10 @@ def root_help() -> str:
 def main() -> None:
     """Entry point: every error leaves through here with its own exit code."""
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
-        print(root_help())
+        try:
+            print(root_help(), flush=True)
+        except BrokenPipeError:  # `gpuops --help | head`: the rest goes nowhere, also what Python flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     import typer
 

@@ -21,8 +21,9 @@ FOLDERS = ("", "scripts", "src", "examples")
 SOURCE_BYTES = 400_000
 GIT_S = 5.0
 OUTPUT_ARGUMENT = re.compile(
-    r"--(output|out|outputs|save|checkpoint|checkpoints|ckpt|results|model|run)[-_]?(dir|directory|path|folder)"
+    r"--(output|out|outputs|save|results)[-_]?(dir|directory|path|folder)|--(checkpoints?|ckpts?)[-_]?(dir|directory|folder)"
 )
+"""A `--model-path` or `--checkpoint-path` is as likely what training starts from: such names are no sign."""
 OUTPUT_FOLDER = re.compile(r"(\./)?(out|outputs?|checkpoints?|ckpts?|results|runs|models?|weights|saved_models?)(/.*)?")
 RESUME_ARGUMENT = re.compile(r"--(resume|resume[-_]from([-_]checkpoint)?|init[-_]from|load[-_]checkpoint)")
 SHELL_TOKENS = frozenset({"&&", "||", "|", ";", ">", ">>", "<", "&", "(", ")"})
@@ -54,7 +55,8 @@ def look(folder: Path, script: str = "") -> Seen:
     needs = (n for n in ("requirements.txt", "environment.yml", "pyproject.toml") if (folder / n).is_file())
     return Seen(
         script=script,
-        output_argument=arguments[0] if arguments else "",
+        # "output" before "checkpoint": where both are, checkpoints usually go below it
+        output_argument=min(arguments, key=lambda a: not a.startswith("--out"), default=""),
         output_folder=_folder_of(folders[0]) if folders else "",
         knows_contract="GPUOPS_OUTPUT_DIR" in texts,
         resume_argument=next((t for t in texts if RESUME_ARGUMENT.fullmatch(t)), ""),
