@@ -89,8 +89,8 @@ def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(tmp_path: Pa
     mounts = tmp_path / "mountinfo"
     inner = os.path.realpath(tmp_path)
     mounts.write_text(
-        "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
         f"2 1 0:5 / {inner} rw shared:7 - nfs4 server:/home rw\n"
+        "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
         f"3 1 0:6 / {inner}x rw - tmpfs none rw\nnonsense\n"
     )
     assert computer.file_system(tmp_path / "home", str(mounts)) == "nfs4"
@@ -111,6 +111,18 @@ def test_a_journal_is_read_through_and_a_damaged_one_is_told_with_the_way_out(tm
     seen = findings()["journal"]
     assert seen["state"] == "missing" and "may bill" in seen["meaning"] and "gpuops adopt" in seen["fix"]
     assert doctor().exit_code == 3
+
+
+def test_a_page_in_the_middle_that_is_damaged_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append_facts("run-1", tuple(Event("status", {"n": n}) for n in range(2_000)), at=1, wall=1)
+    journal.close()
+    assert examine(path, 5)[0]
+    pages = path.read_bytes()
+    path.write_bytes(pages[:20_480] + b"\x05" * 4096 + pages[24_576:])
+    good, said = examine(path, 5)
+    assert not good and said
 
 
 def test_a_journal_too_large_to_read_in_time_is_not_called_damaged(tmp_path: Path) -> None:
