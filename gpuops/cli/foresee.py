@@ -9,15 +9,14 @@ from gpuops.cli import computer
 from gpuops.cli.context import App
 from gpuops.errors import CredentialsError, GateRefused, GpuopsError
 from gpuops.names import escape
-from gpuops.plan import Plan
 from gpuops.provider import TellsNeeds
 from gpuops.spec import Spec
 from gpuops.values import Scope
 
 
-def would_fail(app: App, spec: Spec, plan: Plan) -> list[GpuopsError]:
+def would_fail(app: App, spec: Spec, account: str) -> list[GpuopsError]:
     """Everything that would fail later, each with the command that mends it. Buys and changes nothing."""
-    found = [*_secrets(app, spec), *_tools(app, spec), *_copies(spec), *_volumes(app, spec, plan)]
+    found = [*_secrets(app, spec), *_tools(app, spec), *_copies(spec), *_volumes(app, spec, account)]
     for error in found:
         error.message += ". Nothing was bought."
     return found
@@ -66,7 +65,7 @@ def _copies(spec: Spec) -> Iterator[GpuopsError]:
         )
 
 
-def _volumes(app: App, spec: Spec, plan: Plan) -> Iterator[GpuopsError]:
+def _volumes(app: App, spec: Spec, account: str) -> Iterator[GpuopsError]:
     """Volumes that the account certainly does not have; a listing with gaps proves nothing."""
     adapter = app.provider(spec.provider)
     if not spec.volumes or "volume" not in adapter.traits.kinds:
@@ -82,6 +81,6 @@ def _volumes(app: App, spec: Spec, plan: Plan) -> Iterator[GpuopsError]:
         if volume.id not in there:
             others = ", ".join(escape(name) for name in sorted(there)) or "none"
             yield GateRefused(
-                f"volume {volume.id} is not on account {escape(plan.offer.account)} (it has: {others})",
+                f"volume {volume.id} is not on account {escape(account)} (it has: {others})",
                 next_command=f"change volumes in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}",
             )

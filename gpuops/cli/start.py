@@ -43,14 +43,15 @@ def show_plan(app: App, spec: Spec, accept_loss: str) -> tuple[Plan, list[Gpuops
     Raises `GateRefused` when there is nothing to plan.
     """
     provider = app.provider(spec.provider)
+    # first, since it takes a moment: the time of the plan runs from `now`
+    problems = would_fail(app, spec, provider.account())
     now = app.clock.now()
-    provider.account()
     offers = provider.quote(spec.need, now + app.home.policy.call_s)
     if spec.need.max_price_per_hour is not None:
         offers = tuple(o for o in offers if o.rate.amount <= spec.need.max_price_per_hour)
     plan = make_plan(spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss)
     app.printer.lines(plan_lines(spec, plan, now, app.printer.width))
-    return plan, would_fail(app, spec, plan)
+    return plan, problems
 
 
 def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> RunId:
