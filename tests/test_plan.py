@@ -59,6 +59,12 @@ def test_the_screen_begins_with_the_money_and_ends_with_the_next_command(tmp_pat
     assert len(lines) <= 24, "one screen"
 
 
+def test_what_happens_when_the_machine_is_lost_is_said_where_it_is_approved(tmp_path: Path) -> None:
+    train = {"argv": ["python3", "train.py"], "workdir": "/workspace/code", "resume": "2"}
+    words = " ".join(plan(tmp_path, train=train).output.split())
+    assert "if the machine is lost, another one is rented, at most 2 times, within the same cap and deadline" in words
+
+
 def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     plan(tmp_path)
     assert not (tmp_path / "home").exists() and not (tmp_path / "results").exists()
