@@ -64,12 +64,7 @@ def make_plan(
 ) -> Plan:
     """Choose the cheapest offer and lay out the run. Raises `GateRefused` when it should not be bought."""
     if not offers:
-        raise GateRefused(
-            f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now"
-            + (f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else "")
-            + ". Nothing was bought.",
-            next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
-        )
+        raise _nothing_fits(spec)
     offer = offers[0]
     wanted = spec.deadline_at or now + spec.deadline_s
     limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
@@ -114,6 +109,14 @@ def make_plan(
         simulated=traits.simulated,
         listing_lag_s=traits.listing_lag_s,
         notes=tuple(notes),
+    )
+
+
+def _nothing_fits(spec: Spec) -> GateRefused:
+    price = f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else ""
+    return GateRefused(
+        f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}. Nothing was bought.",
+        next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
     )
 
 

@@ -90,8 +90,8 @@ def plan_lines(spec: Spec, plan: Plan, now: Time, width: int = 110) -> list[str]
             "copied or not"),
         *(("ended by", f"{layer.name} ({layer.grade}){_LAYERS.get(layer.name, '')}") for layer in plan.layers),
         ("what survives", f"if this computer is off at the limit: {plan.survives}"),
-        *((("machine lost", f"if the machine is lost, another one is rented, at most {plan.resume} times, within the same cap and "
-            "deadline; training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
+        *((("machine lost", f"if the machine is lost, another one is rented, at most {plan.resume} times, within the same cap "
+            "and deadline; training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
         ("copies go to", f"{spec.outputs.destination} (one checkpoint takes about {duration_text(max(plan.copy_s, 1))})"),
         *(("note", note) for note in plan.notes),
     ]  # fmt: skip
