@@ -130,9 +130,13 @@ def _names(identity: str, ident: str) -> bool:
 
 def _own(rsync: str) -> dict[str, str]:
     """This computer's rsync: versions before 3.4.0 have known holes towards a hostile host."""
-    old = _version(rsync.partition("version")[2].partition("protocol")[0]) < SAFE_RSYNC
-    note = " (has known holes towards a hostile host: install 3.4.0 or newer)" if rsync and old else ""
+    note = " (has known holes towards a hostile host: install 3.4.0 or newer)" if rsync and old_rsync(rsync) else ""
     return {"rsync here": (rsync or "not installed") + note}
+
+
+def old_rsync(line: str) -> bool:
+    """Whether the first line of `rsync --version` tells a version with known holes towards a hostile host."""
+    return _version(line.partition("version")[2].partition("protocol")[0]) < SAFE_RSYNC
 
 
 def _space(seen: dict[str, Any], spec: Spec) -> Check:

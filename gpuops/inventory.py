@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpuops.codec import to_json
@@ -44,12 +44,26 @@ class Line:
     run: RunId
     purchase: str
     why: str
+    yours: bool = False
+    """Marked by this owner, and not known to this journal: of another home, or of a journal that was lost."""
 
 
-def classify(items: Iterable[Billable], states: Iterable[RunState], now: Time, policy: Policy) -> tuple[Line, ...]:
-    """Say for every listed item whose it is and whether it should be there."""
+def classify(
+    items: Iterable[Billable], states: Iterable[RunState], now: Time, policy: Policy, owner: str = ""
+) -> tuple[Line, ...]:
+    """Say for every listed item whose it is and whether it should be there; `owner` is who asks."""
     known = list(states)
-    return tuple(_line(item, known, now, policy) for item in items)
+    lines = (_line(item, known, now, policy) for item in items)
+    return tuple(_told_apart(line, owner) for line in lines)
+
+
+def _told_apart(line: Line, owner: str) -> Line:
+    """Another operator may be the same person: at another home, or before the journal was lost."""
+    mark = line.item.mark
+    if line.cls != "another operator's" or mark is None or not owner or mark.owner != owner:
+        return line
+    why = line.why.replace(f"owner {owner}", f"yours ({owner}), unknown to this journal", 1)
+    return replace(line, yours=True, why=why)
 
 
 def unlisted(items: Iterable[Billable], states: Iterable[RunState]) -> tuple[tuple[RunState, Purchase], ...]:

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from gpuops.errors import JournalError, Stale
 from gpuops.records import Event, Record, RunId, Time
@@ -127,6 +128,29 @@ class SqliteJournal:
             if self._db.in_transaction:
                 self._db.execute("rollback")
             raise
+
+
+def examine(path: Path, patience_s: float) -> tuple[bool, str]:
+    """Read the whole file through, changing nothing: (nothing wrong was seen, what was seen), within `patience_s`."""
+    give_up = time.monotonic() + patience_s
+    try:
+        db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=patience_s)
+        try:
+            db.set_progress_handler(lambda: int(time.monotonic() > give_up), 10_000)
+            version = int(db.execute("pragma user_version").fetchone()[0])
+            if version > len(MIGRATIONS):
+                return False, f"it was written by a newer gpuops (schema {version}, this one knows {len(MIGRATIONS)})"
+            said = str(db.execute("pragma quick_check(1)").fetchone()[0])
+            count = int(db.execute("select count(*) from run").fetchone()[0])
+        finally:
+            db.close()
+    except sqlite3.OperationalError as error:
+        if "interrupted" in str(error):
+            return True, f"not read through in {patience_s:g} s; nothing wrong so far"
+        return False, str(error)
+    except sqlite3.Error as error:
+        return False, str(error)
+    return said == "ok", f"{count} run(s), every page can be read" if said == "ok" else said
 
 
 REOPENING = frozenset({"created", "part", "reappeared", "released"})

@@ -65,12 +65,7 @@ def make_plan(
 ) -> Plan:
     """Choose the cheapest offer and lay out the run. Raises `GateRefused` when it should not be bought."""
     if not offers:
-        raise GateRefused(
-            f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now"
-            + (f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else "")
-            + ". Nothing was bought.",
-            next_command="change resources in the manifest, or try again later",
-        )
+        raise _nothing_fits(spec)
     if problem := image_problem(spec.image, traits.image):
         raise GateRefused(
             f"{problem}. Nothing was bought.", next_command=f"write {_image_line(traits.image)} in the manifest"
@@ -80,12 +75,14 @@ def make_plan(
     limit, deadline = limit_and_deadline(now, wanted, spec.hold_s, spec.cap, offer.rate, offer.billing_unit_s)
     notes: list[str] = []
     if deadline < wanted - 1:
-        notes.append(f"the cap {spec.cap} moves the deadline to an earlier moment: it must also pay for the hold")
+        notes.append(
+            f"the cap {spec.cap} does not pay for the time that the manifest asks for: the deadline was moved forward"
+        )
     if deadline <= now + spec.train.grace_s:
         raise GateRefused(
             f"the cap {spec.cap} pays for {(limit - now) / 60:.0f} minutes at {offer.rate} per hour, "
             f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
-            next_command="raise budget.cap or lower hold in the manifest",
+            next_command=f"raise budget.cap or lower hold in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}",
         )
     layers = _layers(traits, limit, guard=guard)
     if not layers:
@@ -98,7 +95,8 @@ def make_plan(
     if lost and not accept_loss:
         raise GateRefused(
             f"if this computer is off at the limit, {survives}. Nothing was bought.",
-            next_command='switch outputs.mirror on, write outputs to a volume, or add --accept-loss "reason"',
+            next_command=f"switch outputs.mirror on, write outputs to a volume, or: gpuops plan {spec.manifest_path} "
+            '--accept-loss "reason"',
         )
     return Plan(
         offer=offer,
@@ -135,6 +133,14 @@ def _image_line(form: ImageForm) -> str:
     return "no resources.image" if form.kind == "none" else f"`image: {form.example}` under resources"
 
 
+def _nothing_fits(spec: Spec) -> GateRefused:
+    price = f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else ""
+    return GateRefused(
+        f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}. Nothing was bought.",
+        next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
+    )
+
+
 def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:
     """What would end the rental by itself. A timer that was only declared proves nothing and is not counted."""
     layers: list[Layer] = []
@@ -150,11 +156,12 @@ def _survives(spec: Spec, policy: Policy) -> tuple[str, bool]:
     output = spec.outputs.directory.rstrip("/") + "/"
     volume = next((v for v in spec.volumes if output.startswith(v.mount.rstrip("/") + "/")), None)
     if volume is not None:
-        return f"the newest generation survives on volume {volume.id}", False
+        return f"the newest checkpoint survives on volume {volume.id}", False
     if spec.outputs.mirror:
         age = f"every {policy.mirror_every_s:.0f} s while this computer is on"
         return (
-            f"the newest generation that was mirrored survives in {spec.outputs.destination} (copied {age}); later ones ARE LOST",
+            f"the newest checkpoint that was copied by then survives in {spec.outputs.destination} (copied {age}); "
+            "later ones ARE LOST",
             False,
         )
-    return "the newest generation IS LOST", True
+    return "the newest checkpoint IS LOST", True

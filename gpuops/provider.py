@@ -11,7 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from gpuops.values import Charge, Created, Inventory, Need, Observation, Offer, Order, Ref, Refused, Scope, Time
+from gpuops.values import (
+    Charge,
+    Created,
+    Finding,
+    Inventory,
+    Need,
+    Observation,
+    Offer,
+    Order,
+    Ref,
+    Refused,
+    Scope,
+    Time,
+)
 
 Grade = Literal["none", "declared", "read back", "observed to fire"]
 
@@ -131,4 +144,13 @@ class TellsCharges(Protocol):
 
     def charges(self, start: Time, end: Time, until: Time) -> tuple[Charge, ...]:
         """Usage records that overlap the window, ours or not."""
+        ...
+
+
+@runtime_checkable
+class TellsNeeds(Protocol):
+    """The adapter knows what this computer must have for it, beside what every provider needs."""
+
+    def needs(self, until: Time) -> tuple[Finding, ...]:
+        """What is here and what is missing, each with the command that mends it; changes nothing."""
         ...

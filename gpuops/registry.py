@@ -5,8 +5,11 @@ Ours and a third party's come in through the same door. The command line hands i
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 from collections.abc import Callable, Iterable
 from importlib import metadata
+from pathlib import Path
 
 from gpuops.errors import UsageError
 from gpuops.provider import Provider
@@ -31,7 +34,7 @@ def factory(name: str, entries: EntryPoints | None = None) -> Factory:
     found = {entry.value: entry for entry in _entries(entries) if entry.name == name}
     if not found:
         known = ", ".join(names(entries)) or "none; install gpuops-cli, or run script/setup in a checkout"
-        raise UsageError(f"there is no provider {name!r}; known: {known}")
+        raise UsageError(f"there is no provider {name!r}; known: {known}", next_command="gpuops providers")
     if len(found) > 1:
         # It would be handed credentials: never guess which package is meant.
         who = " and ".join(sorted(f"{entry.value} ({_distribution(entry)})" for entry in found.values()))
@@ -47,6 +50,27 @@ def factory(name: str, entries: EntryPoints | None = None) -> Factory:
         raise UsageError(f"the provider {name!r} ({_distribution(entry)}): {entry.value} is not a function")
     made: Factory = loaded
     return made
+
+
+def credential_names(name: str, entries: EntryPoints | None = None) -> tuple[str, ...] | None:
+    """The secrets that the adapter `name` says it needs, without importing it; None when it does not say.
+
+    An adapter says so in a constant at the top of its module: `CREDENTIALS = ("RUNPOD_API_KEY",)`.
+    """
+    for entry in _entries(entries):
+        if entry.name != name:
+            continue
+        try:
+            spec = importlib.util.find_spec(entry.module)
+            tree = (
+                ast.parse(Path(spec.origin).read_text(encoding="utf-8")) if spec and spec.origin else ast.Module([], [])
+            )
+            for node in tree.body:
+                if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["CREDENTIALS"]:
+                    return tuple(str(word) for word in ast.literal_eval(node.value))
+        except (ImportError, OSError, ValueError, SyntaxError):
+            return None
+    return None
 
 
 def _entries(entries: EntryPoints | None) -> tuple[metadata.EntryPoint, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from gpuops.plan import Plan
 from gpuops.policy import Policy
 from gpuops.report import rfc3339
 from gpuops.spec import Spec
-from gpuops.state import RunState
+from gpuops.state import GUARD_LAYER, RunState
 from gpuops.units import duration_text
 from gpuops.values import Money, SendList, Time
 
@@ -57,29 +58,51 @@ def money_text(value: Money) -> str:
     return f"{value.amount:.4f} {value.currency}"
 
 
-def plan_lines(spec: Spec, plan: Plan, now: Time) -> list[str]:
-    """The plan on one screen."""
+def sheet(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
+    """Labels with sentences beside them, wrapped at `width` under their own beginning."""
+    shown = [(safe(label), safe(text)) for label, text in rows]
+    room = max((len(label) for label, _ in shown), default=0)
+    lines: list[str] = []
+    for label, text in shown:
+        # a path or a command is never broken: somebody will copy it
+        wrapped = textwrap.wrap(text, max(width - room - 4, 30), break_long_words=False, break_on_hyphens=False) or [""]
+        lines += [f"  {label if n == 0 else '':<{room}}  {piece}" for n, piece in enumerate(wrapped)]
+    return lines
+
+
+def plan_lines(spec: Spec, plan: Plan, now: Time, width: int = 110) -> list[str]:
+    """The plan on one screen: what it costs, what it is for, when it ends and by what, what survives."""
     offer = plan.offer
     device = f"{offer.device.count} x {offer.device.name}, {offer.device.memory_gb:g} GB each"
+    others = f", the cheapest of {plan.others + 1} that fit" if plan.others else ""
+    steps = {1: "second", 60: "minute", 3600: "hour"}.get(offer.billing_unit_s)
+    unit = f"billed by the {steps}" if steps else f"billed in steps of {duration_text(offer.billing_unit_s)}"
     rows = [
-        ("run", spec.name),
-        ("offer", f"{offer.provider} {offer.product} in {offer.region}, account {offer.account}"),
+        ("costs at most", f"{money_text(plan.until_limit)} (by the deadline {money_text(plan.until_deadline)}); "
+            f"your cap is {money_text(plan.cap)}"),
+        ("price", f"{money_text(offer.rate)} per hour, {unit}; {offer.source}, seen {rfc3339(offer.observed_at)}"),
         ("device", device + (" (simulated: nothing is bought from anybody)" if plan.simulated else "")),
-        ("price", f"{money_text(offer.rate)} per hour, {offer.source}, seen {rfc3339(offer.observed_at)}"),
-        ("cap", f"{money_text(plan.cap)}; until the deadline at most {money_text(plan.until_deadline)}, "
-                f"until the limit at most {money_text(plan.until_limit)}"),
-        ("deadline", f"{clock_text(plan.deadline)} (in {duration_text(plan.deadline - now)}): teardown is complete by then"),
-        ("limit", f"{clock_text(plan.limit)} (in {duration_text(plan.limit - now)}): every layer ends it, copied or not"),
-        *(("layer", f"{layer.name} ({layer.grade})") for layer in plan.layers),
-        ("if this computer is off", plan.survives),
-        *((("if the machine is lost", f"another one is rented, at most {plan.resume} times, within the same cap and deadline; "
-            "training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
-        ("checkpoints go to", f"{spec.outputs.destination} (one copy takes about {max(plan.copy_s, 1):.0f} s)"),
+        ("offer", f"{offer.provider} {offer.product} in {offer.region}, account {offer.account}{others}"),
+        ("runs", " ".join(spec.train.argv)),
+        ("deadline", f"{clock_text(plan.deadline)} (in {duration_text(plan.deadline - now)}): by then the results are here and "
+            "the machine is gone" + ("; sooner when training ends" if spec.teardown.when == "ended" else "")),
+        ("limit", f"{clock_text(plan.limit)} (in {duration_text(plan.limit - now)}): whatever went wrong, the machine ends then, "
+            "copied or not"),
+        *(("ended by", f"{layer.name} ({layer.grade}){_LAYERS.get(layer.name, '')}") for layer in plan.layers),
+        ("what survives", f"if this computer is off at the limit: {plan.survives}"),
+        *((("machine lost", f"if the machine is lost, another one is rented, at most {plan.resume} times, within the same cap "
+            "and deadline; training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
+        ("copies go to", f"{spec.outputs.destination} (one checkpoint takes about {duration_text(max(plan.copy_s, 1))})"),
         *(("note", note) for note in plan.notes),
     ]  # fmt: skip
-    if plan.others:
-        rows.append(("other offers", f"{plan.others} dearer"))
-    return ["Plan", *("  " + line for line in table(rows))]
+    return [f"Plan for {safe(spec.name)} (nothing is bought yet)", *sheet(rows, width)]
+
+
+_LAYERS = {
+    "provider timer": ": the provider ends it at the limit, also while this computer is off; it copies nothing",
+    GUARD_LAYER: ": a process of gpuops that goes on without this terminal; it copies first, then ends the machine",
+}
+"""What a layer means: something that ends the machine without anybody at a keyboard."""
 
 
 def send_lines(preview: SendList) -> list[str]:
@@ -102,24 +125,24 @@ def send_lines(preview: SendList) -> list[str]:
 
 
 def progress_line(s: RunState, now: Time, policy: Policy) -> str:
-    """One line of live training: step, loss, throughput, cost, time left."""
+    """One line of live training, what matters most first, since narrow terminals cut its end: time left, cost, step, loss."""
     p = s.rental
     if p is None or p.work.status is None:
         return ""
     status, beat = p.work.status, p.work.status.beat
+    left = s.teardown_at(policy) - now
     parts: list[str] = ["training" if status.phase == "running" else status.phase]
+    parts.append(f"{duration_text(left)} left" if left > 0 else "time is up")
+    parts.append(f"cost {money_text(s.spent(now))} of {money_text(s.spec.cap)}")
     if beat:
         parts.append(f"step {safe(beat.get('step', '?'))}")
         if isinstance(beat.get("loss"), (int, float)):
             parts.append(f"loss {beat['loss']:.4f}")
-        if isinstance(beat.get("tps"), (int, float)):
-            parts.append(f"{beat['tps']:,.0f} tokens/s")
     if status.generations:
         mirrored = " copied" if status.generations[-1] in p.work.copied else ""
         parts.append(f"newest {safe(status.generations[-1])}{mirrored}")
-    parts.append(f"cost {money_text(s.spent(now))} of {money_text(s.spec.cap)}")
-    left = s.teardown_at(policy) - now
-    parts.append(f"{duration_text(left)} left" if left > 0 else "time is up")
+    if beat and isinstance(beat.get("tps"), (int, float)):
+        parts.append(f"{beat['tps']:,.0f} tokens/s")
     return "  ".join(parts)
 
 
@@ -146,7 +169,7 @@ def reconcile_lines(lines: Sequence[Line], gaps: Sequence[str]) -> list[str]:
             i.item.ref.provider,
             i.item.ref.kind,
             i.item.ref.id,
-            i.cls,
+            "yours, not here" if i.yours else i.cls,
             i.run or "-",
             money_text(i.item.rate) + "/h",
             i.why,

@@ -382,3 +382,17 @@ class Copied:
     path: str
     bytes: int
     digest: str
+
+
+FindingState = Literal["ok", "warning", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line about this computer. `missing` is needed and not there; a warning can be lived with."""
+
+    name: str
+    state: FindingState
+    meaning: str
+    fix: str = ""
+    """The command that mends it."""

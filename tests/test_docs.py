@@ -27,7 +27,21 @@ def test_every_command_has_a_module_with_help_and_an_example() -> None:
 def test_the_readme_names_only_commands_that_exist_and_all_that_people_type() -> None:
     named = set(re.findall(r"`gpuops ([a-z]+)", README))
     assert named <= set(COMMANDS)
-    assert {"plan", "up", "launch", "watch", "down", "run", "status", "reconcile", "extend", "adopt"} <= named
+    assert {
+        "doctor",
+        "init",
+        "check",
+        "plan",
+        "up",
+        "launch",
+        "watch",
+        "down",
+        "run",
+        "status",
+        "reconcile",
+        "extend",
+        "adopt",
+    } <= named
 
 
 def test_exit_codes_of_errors_stand_in_the_reference_and_in_help() -> None:
@@ -101,7 +115,7 @@ def test_the_screen_in_the_readme_is_made_of_what_the_program_prints() -> None:
         "Rental bought: ", "Host key pinned (", "Host checks", "Transfer, dry run (nothing sent yet)",
         "Transferred and verified on the host by sha256: ", "Training started in tmux; it goes on when this terminal closes",
         "Sealed: training ", "Copied and verified from disk: ", "Proof of termination, round ", "Reconcile (complete listing)",
-        "if this computer is off",
+        "if this computer is off", "costs at most", "whatever went wrong, the machine ends then, ", "what survives",
     ):  # fmt: skip
         assert phrase in screen[1], f"the README no longer shows {phrase!r}"
         assert any(phrase in t for t in texts), f"the program no longer prints {phrase!r}"

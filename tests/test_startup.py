@@ -55,3 +55,9 @@ threading.Timer(1.5, lambda: os.path.exists(journal) and os.unlink(journal)).sta
     code, loaded = modules(tmp_path, "guard", before=before)
     assert code == 0
     assert not loaded & HEAVY
+
+
+def test_help_that_nobody_reads_to_the_end_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -c 'from gpuops.cli import main; import sys; sys.argv = [\"gpuops\"]; main()' | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

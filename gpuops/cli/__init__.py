@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 
@@ -9,6 +10,7 @@ from gpuops.errors import GpuopsError
 
 # command → (module, one line). The order is the order of a run's life.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "Write a first manifest for a training that lies in a folder."),
     "check": ("check", "Check a manifest and say what it means; buys nothing."),
     "plan": ("plan", "Show what would be bought, what it costs and what ends it; buys nothing."),
     "up": ("up", "Rent the machine and check it; stops when it is ready."),
@@ -26,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retain": ("retain", "Keep a rental on purpose, with a reason and an expiry."),
     "release": ("release", "End a retention: the rental goes down."),
     "report": ("report", "The report of a run: time, cost, layers, audit trail."),
+    "doctor": ("doctor", "Say what is missing on this computer and which command mends it."),
     "auth": ("auth", "Store, find and remove credentials."),
     "providers": ("providers", "The installed providers and what they can and cannot do."),
 }
@@ -40,7 +43,7 @@ ABOUT = """\
 Rent GPU machines for training runs: the money stops when it should, the only checkpoint is never lost.
 Closing SSH, stopping Python and stopping a bill are three different events.
 
-Start with: gpuops run manifests/local-demo.yaml"""
+Start with: gpuops doctor, then gpuops init in the folder of a training; to see it work: script/demo in a checkout"""
 
 
 def root_help() -> str:
@@ -58,7 +61,10 @@ def root_help() -> str:
 def main() -> None:
     """Entry point: every error leaves through here with its own exit code."""
     if sys.argv[1:] in ([], ["--help"], ["-h"]):
-        print(root_help())
+        try:
+            print(root_help(), flush=True)
+        except BrokenPipeError:  # `gpuops --help | head`: the rest goes nowhere, also what Python flushes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     import typer
 
@@ -99,8 +105,20 @@ def _fail(error: GpuopsError, exit_code: int, code: str = "") -> int:
         error.may_bill = error.may_bill or whatever_bills()
         exit_code, code = (5, "may_bill") if error.may_bill else (exit_code, code)
         error.next_command = error.next_command or "gpuops status"
+    error.next_command = error.next_command or _next(command, exit_code, code or error.code)
     print_error(error, code or error.code, as_json="--json" in sys.argv)
     return exit_code
+
+
+def _next(command: str, exit_code: int, code: str) -> str:
+    """What to type after an error that names nothing better: it came from a host, a provider, a file or the arguments."""
+    if code == "manifest":
+        return f"mend the file, then again: gpuops {command}"
+    if command in {*ABOUT_A_RUN, "logs", "ssh", "report", "status"}:
+        return "gpuops status"
+    if exit_code == 2:
+        return f"gpuops {command} --help" if command in COMMANDS else "gpuops --help"
+    return "gpuops doctor"
 
 
 def _bug(error: Exception) -> int:

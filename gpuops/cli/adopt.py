@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
+from gpuops.cli.homes import elsewhere
 from gpuops.cli.options import Json, Yes, command_app
 from gpuops.cli.output import ask
 from gpuops.cli.start import read_manifest
@@ -92,6 +94,7 @@ def adopt(
         context.printer.document({"adopted": taken, "gaps": gaps})
     context.printer.lines(f"NOT PROVED: {gap}" for gap in gaps)
     context.printer.lines(f"left alone: {who} (name the run to take it on, or set $GPUOPS_OWNER)" for who in others)
+    context.printer.lines(["  next: gpuops adopt   (again, when those accounts can be read)"] if gaps else [])
     if not taken:
         context.printer.line("Nothing to adopt.")
     else:
@@ -103,8 +106,14 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, fir
     mark = item.mark
     if mark is None:
         return []
+    other = elsewhere(context.home, item)
+    if other is not None:
+        context.printer.line(
+            f"{mark.run} is tended by {other}. Taken on here as well, either home may end it.\n"
+            f"  to go on there: GPUOPS_HOME={shlex.quote(str(other.home))} gpuops watch {mark.run}"
+        )
     if not yes and not (context.printer.live and ask(f"Adopt {mark.run} of {mark.owner} ({item.ref})?")):
-        raise UsageError("Not approved: nothing was adopted.", next_command="gpuops adopt --yes")
+        raise UsageError("Not approved: nothing was adopted.", next_command=f"gpuops adopt {mark.run} --yes")
     _place_identity(context, mark.run)
     found, spec, problem = _look(context, item, first_use=first_use)
     # what cannot be asked may still hold work: it ends only after a copy or at its limit
@@ -150,7 +159,7 @@ def _look(context: App, item: Billable, *, first_use: bool) -> tuple[Found | Non
         seen = context.provider(item.ref.provider).inspect(item.ref, until)
         found = Found(seen)
         if seen.endpoint is None:
-            raise HostError("the rental has no address")
+            raise HostError("the rental has no address", next_command="gpuops reconcile")
         fingerprint, route = _pin(context, item, seen.endpoint, until, first_use=first_use)
         found = Found(seen, fingerprint, route)
         spec = ports.host.recall(run, seen.endpoint, until)
@@ -176,9 +185,14 @@ def _pin(context: App, item: Billable, endpoint: Endpoint, until: Time, *, first
     presented = context.ports.host.scan(run, endpoint, until)
     seen = fingerprint(presented)
     if expected and seen != expected:
-        raise HostKeyMismatch(f"the host presents the key {seen}, the {route} says {expected}")
+        raise HostKeyMismatch(
+            f"the host presents the key {seen}, the {route} says {expected}", next_command="gpuops reconcile"
+        )
     if not expected and not first_use:
-        raise HostError(f"nobody vouches for its host key {seen}: add --trust-on-first-use to accept it")
+        raise HostError(
+            f"nobody vouches for its host key {seen}: add --trust-on-first-use to accept it",
+            next_command=f"gpuops adopt {run} --trust-on-first-use",
+        )
     return context.ports.host.pin(run, endpoint, presented), route if expected else "first use"
 
 
@@ -196,4 +210,6 @@ def _place_identity(context: App, run: RunId) -> None:
         (target / "client").chmod(0o600)
         shutil.copyfile(f"{source}.pub", target / "client.pub")
     except OSError as error:
-        raise UsageError(f"config.toml, ssh.identity_file: {error}") from None
+        raise UsageError(
+            f"config.toml, ssh.identity_file: {error}", next_command=f"edit {context.home.path / 'config.toml'}"
+        ) from None

@@ -183,7 +183,10 @@ class App:
         """The run called `name`: an id, the start of one, or the name in its manifest; without a name the only open one."""
         states = self.states()
         if name is None:
-            found = [s for s in states if not s.closed] or (states[-1:] if not open_only else [])
+            found = [s for s in states if not s.closed]
+            if not found and not open_only and states:
+                found = states[-1:]
+                self.printer.line(f"No run is open; this is the last one: {found[0].run}, closed.")
         else:
             found = [s for s in states if s.run == name] or [s for s in states if s.spec.name == name]
             found = found or [s for s in states if s.run.startswith(name)]
@@ -206,7 +209,9 @@ def _public_key(text: str) -> str:
     try:
         return Path(text).expanduser().read_text().strip()
     except OSError as error:
-        raise UsageError(f"config.toml, ssh.authorized_keys: {text}: {error.strerror}") from None
+        raise UsageError(
+            f"config.toml, ssh.authorized_keys: {text}: {error.strerror}", next_command="edit config.toml"
+        ) from None
 
 
 def make_app(*, as_json: bool = False) -> App:

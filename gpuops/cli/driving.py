@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuops.cli.context import App
+from gpuops.cli.homes import remember
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import farewell, guard_runs, still_bills, unwritable
 from gpuops.cli.output import ask as ask_person
@@ -48,12 +50,15 @@ class Teller:
     """The connection to the host was lost, and nobody was told that it is back."""
     said: str = ""
     """What the provider said last of a rental that does not run yet."""
+    progress_at: float = -math.inf
+    progress_of: object = None
 
     def __call__(self, state: RunState, step: Step) -> None:
         """Tell the new records of a run."""
         self.last = state
         if waits_for_guard(state):
             ensure_guard(self.app)  # one that died meanwhile would be waited for in vain
+        progressed = False
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
             if record.event.kind == "attempted" and record.event.data["rule"] == "status":
@@ -64,12 +69,28 @@ class Teller:
                 if self.lost:
                     self.app.printer.line("Connection to the host is back; training did not need it")
                 self.lost = False
-                if state.outcome == "":
-                    self.app.printer.progress(progress_line(state, self.app.clock.now(), self.app.home.policy))
+                progressed = True
             elif record.event.kind == "observed":
                 self._tell_start(starting(record))
             else:
                 self.app.printer.lines(narrate(record, state))
+        if progressed and state.outcome == "":
+            self._progress(state)
+
+    def _progress(self, state: RunState) -> None:
+        """Show progress: in place at every look; as lines, which stay, no more often than this command alone would look.
+
+        The guard looks as well, so that each moment may stand in the journal twice.
+        """
+        now, status = self.app.clock.now(), state.rental.work.status if state.rental else None
+        what = (status.phase, status.generations, bool(status.beat)) if status else None
+        if (
+            self.app.printer.live
+            or what != self.progress_of
+            or now >= self.progress_at + self.app.home.policy.status_every_s
+        ):
+            self.progress_at, self.progress_of = now, what
+            self.app.printer.progress(progress_line(state, now, self.app.home.policy))
 
     def _tell_start(self, said: str) -> None:
         """A start that takes long, such as the pull of an image, is shown each time that the provider says something new."""
@@ -117,7 +138,7 @@ def resume_from(app: App, run: RunId, generation: str) -> None:
     if not generation:
         return
     if problem := path_problem(generation.removeprefix("/")):
-        raise UsageError(f"--resume {escape(generation)}: {problem}")
+        raise UsageError(f"--resume {escape(generation)}: {problem}", next_command="gpuops launch --help")
     state = app.state(run)
     if state.resume == generation:
         return
@@ -185,6 +206,7 @@ def confirm(app: App, state: RunState, question: Ask, *, yes: bool) -> bool:
 
 def ensure_guard(app: App) -> bool:
     """Start the guard of this user unless it runs; True when one runs afterwards."""
+    remember(app.home)
     if not app.home.guard:
         return False
     app.home.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -243,10 +265,22 @@ def finish(app: App, state: RunState, command: str) -> int:
         names = [g for g in (*sealed, *reversed(work.copied)) if g in work.copied and g != "telemetry"]
         lines += [f"  checkpoint  {work.copied[name].path}" for name in names[:1]]
         lines += [f"  log         {work.copied['telemetry'].path}"] if "telemetry" in work.copied else []
+    lines += [f"  next: {what}" for what in _after(state, code)]
     lines.append(f"  audit trail gpuops report {state.run}   (journal: {app.home.journal})")
     app.printer.lines(lines)
     _told(app, state)
     return code
+
+
+def _after(state: RunState, code: int) -> tuple[str, ...]:
+    """What to type when a closed run left something undone; a failed training is a matter of its log."""
+    if code == 3 and state.preflight_final:
+        return (f"gpuops plan {state.spec.manifest_path}",)
+    if code in (3, 5):
+        return ("gpuops reconcile",)
+    if code == 4:
+        return (f"gpuops report {state.run}",)
+    return (f"gpuops logs {state.run}",) if code == 6 else ()
 
 
 def was_told(app: App, run: RunId) -> bool:

@@ -12,6 +12,7 @@ from gpuops.cli.options import Json, MaybeRun, command_app
 from gpuops.cost import affordable_until
 from gpuops.errors import GateRefused, UsageError
 from gpuops.render import clock_text, money_text
+from gpuops.report import rfc3339
 from gpuops.steps import fact
 from gpuops.units import duration_s, instant
 from gpuops.values import Time
@@ -36,7 +37,10 @@ def extend(
     context = make_app(as_json=json)
     state = context.find(run, open_only=True)
     if state.closed or state.wanted == "closed":
-        raise UsageError(f"run {state.run} is going down or closed: its deadline cannot move")
+        raise UsageError(
+            f"run {state.run} is going down or closed: its deadline cannot move",
+            next_command=f"gpuops watch {state.run}",
+        )
     rental = state.rental
     if rental is None or rental.life != "created":
         raise UsageError(f"run {state.run} has no rental yet", next_command=f"gpuops status {state.run}")
@@ -52,7 +56,8 @@ def extend(
     if limit > max(last, state.limit):
         raise GateRefused(
             f"the cap {money_text(state.spec.cap)}, of which {money_text(spent)} is spent, pays until {clock_text(last)} at "
-            f"{money_text(rate)} per hour; with the hold the deadline can be {clock_text(last - state.spec.hold_s)} at most"
+            f"{money_text(rate)} per hour; with the hold the deadline can be {clock_text(last - state.spec.hold_s)} at most",
+            next_command=f"gpuops extend {state.run} --to {rfc3339(last - state.spec.hold_s)}",
         )
     kind = "extend_wanted" if limit > state.limit else "shortened"
     decide(context, state.run, lambda s: fact(kind, None, deadline=deadline, limit=limit))
@@ -81,10 +86,10 @@ def extend(
 
 def _target(deadline: Time, by: str, to: str) -> Time:
     if bool(by) == bool(to):
-        raise UsageError("give either --by or --to")
+        raise UsageError("give either --by or --to", next_command="gpuops extend --help")
     try:
         if to:
             return instant(to)
         return deadline + (-duration_s(by[1:]) if by.startswith("-") else duration_s(by.removeprefix("+")))
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), next_command="gpuops extend --help") from None

@@ -166,8 +166,10 @@ def _once(context: App, names: list[str]) -> None:
             left += [name_of(p) for p in after.may_bill]
     if context.printer.as_json:
         context.printer.document({"ended": done, "problems": problems})
-    for problem in problems:
-        context.printer.line(f"NOT PROVED: {problem}")
+    context.printer.lines(f"NOT PROVED: {problem}" for problem in problems)
+    context.printer.lines(
+        ["  next: gpuops guard --once   (again, when those accounts can be read)"] if problems else []
+    )
     if left:
         raise MayBill(
             "not everything past its limit is proved gone", may_bill=tuple(left), next_command="gpuops guard --once"

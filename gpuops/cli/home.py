@@ -49,6 +49,11 @@ class Home:
             base = tempfile.gettempdir() if len(tempfile.gettempdir()) < 40 else "/tmp"
         return Path(base) / f"gpuops-{os.getuid()}"
 
+    @property
+    def homes(self) -> Path:
+        """One file for each home of this user that drives runs on this computer: see `homes`."""
+        return self.runtime / "homes"
+
 
 def find_home(environ: Mapping[str, str]) -> Home:
     """Read `config.toml` under `GPUOPS_HOME` (default: the platform's data directory). Raises `UsageError`."""
@@ -61,11 +66,14 @@ def find_home(environ: Mapping[str, str]) -> Home:
     file = path / "config.toml"
     data = _read(file) if file.exists() else {}
     if wrong := sorted(set(data) - set(CONFIG_TABLES)):
-        raise UsageError(f"{file}: unknown table {', '.join(wrong)}; known: {', '.join(CONFIG_TABLES)}")
+        raise UsageError(
+            f"{file}: unknown table {', '.join(wrong)}; known: {', '.join(CONFIG_TABLES)}",
+            next_command=f"edit {file}",
+        )
     try:
         policy = with_overrides(Policy(), data.get("policy", {}))
     except ValueError as error:
-        raise UsageError(f"{file}: {error}") from None
+        raise UsageError(f"{file}: {error}", next_command=f"edit {file}") from None
     ssh = data.get("ssh", {})
     return Home(
         path=path,
@@ -98,4 +106,4 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
+        raise UsageError(f"{file}: {error}", next_command=f"edit {file}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpuops.cli.context import SENSELESS, App, make_app
 from gpuops.cli.output import plain
 from gpuops.errors import GateRefused, GpuopsError, JournalError, MayBill
@@ -12,9 +14,14 @@ from gpuops.state import RunState
 
 def guard_runs(app: App) -> bool:
     """A guard of this user runs now."""
-    if not (app.home.path / "guard.lock").exists():
+    return guard_holds(app.home.path)
+
+
+def guard_holds(home: Path) -> bool:
+    """A guard of the home at this path runs now."""
+    if not (home / "guard.lock").exists():
         return False
-    with held(app.home.path / "guard.lock", mark=False) as free:
+    with held(home / "guard.lock", mark=False) as free:
         return not free
 
 

@@ -16,6 +16,7 @@ from gpuops.errors import UsageError
 from gpuops.host.supervisor import LOG_BYTES
 from gpuops.names import escape
 from gpuops.ports import LOG_PIECE
+from gpuops.report import name_of
 from gpuops.state import RunState
 from gpuops.values import Endpoint, Time
 
@@ -37,10 +38,16 @@ def logs(
     state = context.find(run)
     if not state.closed:
         ensure_guard(context)
-    copied = next((p.work.copied["telemetry"] for p in state.purchases.values() if "telemetry" in p.work.copied), None)
-    if copied is not None:
-        _copied(context.printer, Path(copied.path))
-        return
+    machines = [p for p in state.purchases.values() if p.work.launching_at is not None]
+    for number, machine in enumerate(machines, 1):
+        if len(machines) > 1:  # a lost machine was replaced: each has a log of its own
+            context.printer.line(f"--- machine {number} of {len(machines)}: {name_of(machine)}")
+        if "telemetry" in machine.work.copied:
+            _copied(context.printer, Path(machine.work.copied["telemetry"].path))
+        elif machine is not state.rental:
+            context.printer.line("its log was lost with it")
+    if machines and (state.rental not in machines or "telemetry" in state.rental.work.copied):
+        return  # the next machine has nothing to tell yet, or all was told
     try:
         with context.interrupts.watching():
             _from_host(context, state, follow)

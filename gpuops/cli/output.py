@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from gpuops.errors import GpuopsError
 
+WIDEST = 110
+
 
 class Printer:
     """Prints lines for people and at most one JSON document."""
@@ -40,8 +42,7 @@ class Printer:
         if not self.live:
             self.lines((text,))
             return
-        width = _columns()
-        _write(self._stream, "\r\x1b[K" + plain(text)[: width - 1])
+        _write(self._stream, "\r\x1b[K" + fitting(plain(text), _columns() - 1))
         self._open_line = True
 
     def document(self, document: Any) -> None:
@@ -49,8 +50,20 @@ class Printer:
         _write(sys.stdout, _json(document))
 
     @property
+    def width(self) -> int:
+        """Columns that a screen of explanations is wrapped at; wider lines are hard to read."""
+        return max(60, min(_columns(), WIDEST)) if self.live else WIDEST
+
+    @property
     def _stream(self) -> TextIO:
         return sys.stderr if self.as_json else sys.stdout
+
+
+def fitting(text: str, room: int) -> str:
+    """As many whole parts of a line as there is room for; parts are two blanks apart. Half a number would be a wrong one."""
+    while len(text) > room and "  " in text:
+        text = text.rpartition("  ")[0].rstrip()
+    return text[:room]
 
 
 def ask(question: str, stream: TextIO | None = None) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typer
+
 from gpuops.cli.context import make_app
+from gpuops.cli.foresee import as_one
 from gpuops.cli.options import AcceptLoss, Json, ManifestPath, command_app
 from gpuops.cli.start import read_manifest, show_plan
 
@@ -13,9 +16,17 @@ app = command_app()
 def plan(manifest: ManifestPath, json: Json = False, accept_loss: AcceptLoss = "") -> None:
     """Show what would be bought, what it costs and what ends it; buys nothing.
 
+    Refuses, as `up` would, what is known to fail later: a secret without a value, a volume that is not there, a missing tool.
+
     Example: gpuops plan manifests/local-demo.yaml
     """
     context = make_app(as_json=json)
-    made = show_plan(context, read_manifest(manifest, context.clock.now()), accept_loss)
+    made, problems = show_plan(context, read_manifest(manifest, context.clock.now()), accept_loss)
     if json:
-        context.printer.document({"plan": made.as_json()})
+        rows = [{"code": p.code, "message": p.message, "next": p.next_command or None} for p in problems]
+        context.printer.document({"plan": made.as_json(), "problems": rows})
+        context.printer.lines(f"would fail: {p.message}" for p in problems)
+        raise typer.Exit(problems[0].exit_code if problems else 0)
+    if problems:
+        raise as_one(problems)
+    context.printer.line(f"  next: gpuops run {manifest}   (asks before it buys)")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import decide, ensure_guard, go
+from gpuops.cli.homes import elsewhere
 from gpuops.cli.options import Json, Yes, command_app
 from gpuops.cli.output import ask
 from gpuops.codec import to_json
@@ -27,6 +30,7 @@ app = command_app()
 
 # Volumes and addresses hang on rentals: what computes goes first, then what it held.
 _ORDER = ("rental", "address", "volume", "snapshot")
+UNPROVED = "Not everything is proved.  next: gpuops reconcile   (again; what is known can be named in config.toml, [known_gaps])"
 
 
 @app.command()
@@ -43,7 +47,8 @@ def reconcile(
     """List what bills on the accounts and whose it is; --apply ends orphans.
 
     pending: a run is at work. retained: kept on purpose. expired: its retention is over. orphaned: ours, and nothing wants it.
-    Another operator's and foreign things are listed and never touched.
+    Another operator's and foreign things are listed and never touched. What is yours and not known to this journal, because it is
+    another home's or the journal was lost, `gpuops adopt` takes on.
 
     Examples: gpuops reconcile
               gpuops reconcile --provider local --apply
@@ -68,10 +73,16 @@ def reconcile(
     if unwanted:
         context.printer.line("Something of ours bills that nothing wants.  next: gpuops reconcile --apply")
         raise typer.Exit(5)
-    raise typer.Exit(3 if missing or any(not g["known"] for g in gaps) else 0)
+    mine = [x for x in lines if x.yours and x.item.bills]
+    context.printer.lines(f"  next: gpuops adopt {x.run}   (takes on what is yours and not known here)" for x in mine)
+    unproved = missing or any(not g["known"] for g in gaps)
+    context.printer.lines([UNPROVED] if unproved else [])
+    raise typer.Exit(3 if unproved else 0)
 
 
 def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, object]], list[str]]:
+    from gpuops.manifest import default_owner
+
     states = context.states() if context.home.journal.exists() else []
     lines: list[Line] = []
     gaps: list[dict[str, object]] = []
@@ -86,11 +97,18 @@ def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, ob
             continue
         if inventory.provider_time is not None:
             context.clock.learn(inventory.provider_time)
-        lines += classify(inventory.items, mine, context.clock.now(), context.home.policy)
+        found = classify(inventory.items, mine, context.clock.now(), context.home.policy, default_owner(os.environ))
+        lines += [_placed(context, line) for line in found]
         gaps += [_gap(context, name, g) for g in inventory.gaps]
         if not inventory.gaps:
             missing += [f"{s.run}: {name_of(p)}" for s, p in unlisted(inventory.items, mine) if p.life == "unproven"]
     return lines, gaps, missing
+
+
+def _placed(context: App, line: Line) -> Line:
+    """Say which home tends what is ours and not of this journal."""
+    other = elsewhere(context.home, line.item) if line.yours else None
+    return line if other is None else replace(line, why=f"{line.why}; tended by {other}")
 
 
 def _gap_text(gap: dict[str, object]) -> str:
@@ -108,7 +126,7 @@ def _item(line: Line) -> dict[str, object]:
     return {
         "provider": ref.provider, "kind": ref.kind, "id": ref.id, "class": line.cls, "run": line.run or None,
         "rate": {"amount": str(line.item.rate.amount), "currency": line.item.rate.currency},
-        "since": rfc3339(line.item.since), "why": line.why,
+        "since": rfc3339(line.item.since), "why": line.why, "yours": line.yours,
     }  # fmt: skip
 
 

@@ -37,25 +37,30 @@ def retain(
     state = context.find(run, open_only=True)
     rental = state.rental
     if not reason.strip():
-        raise UsageError("--reason must say why it is kept: it stands in every reconcile report")
+        raise UsageError(
+            "--reason must say why it is kept: it stands in every reconcile report", next_command="gpuops retain --help"
+        )
     if rental is not None and rental.life == "retained":
         raise UsageError(
             f"run {state.run} is kept already, until {clock_text(rental.retained_until)}: {rental.retained_why}",
             next_command=f"gpuops release {state.run}",
         )
     if rental is None or rental.life != "created":
-        raise UsageError(f"run {state.run} has no rental to keep: it is {state.phase}")
+        raise UsageError(
+            f"run {state.run} has no rental to keep: it is {state.phase}", next_command=f"gpuops status {state.run}"
+        )
     work = rental.work
     if work.launching_at is not None and not work.outcome and not work.safe_to_end:
         raise UsageError(
             f"training runs on {state.run}: it can be kept when training has ended. For that moment to come, the manifest needs "
-            "`teardown: {when: manual}`, or keep_failed for a run that fails"
+            "`teardown: {when: manual}`, or keep_failed for a run that fails",
+            next_command=f"gpuops watch {state.run}",
         )
     now = context.clock.now()
     try:
         until = now + duration_s(keep)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), next_command="gpuops retain --help") from None
     last = min(state.limit, rental.mark.limit_at)
     if until > last:
         raise GateRefused(

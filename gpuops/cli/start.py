@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuops.cli.context import App
-from gpuops.cli.driving import INTERRUPTED, check_secrets, decide, ensure_guard, was_told, wish
+from gpuops.cli.driving import INTERRUPTED, decide, ensure_guard, was_told, wish
+from gpuops.cli.foresee import as_one, would_fail
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import still_bills, unwritable
 from gpuops.codec import to_json
@@ -36,17 +37,21 @@ def read_manifest(path: Path, now: Time) -> Spec:
     return load(path, now=now)
 
 
-def show_plan(app: App, spec: Spec, accept_loss: str) -> Plan:
-    """Ask the provider for offers and print the plan. Raises `GateRefused`; buys nothing."""
+def show_plan(app: App, spec: Spec, accept_loss: str) -> tuple[Plan, list[GpuopsError]]:
+    """Ask the provider for offers and print the plan; returns it with what would fail later. Buys nothing.
+
+    Raises `GateRefused` when there is nothing to plan.
+    """
     provider = app.provider(spec.provider)
+    # first, since it takes a moment: the time of the plan runs from `now`
+    problems = would_fail(app, spec, provider.account())
     now = app.clock.now()
-    provider.account()
     offers = provider.quote(spec.need, now + app.home.policy.call_s)
     if spec.need.max_price_per_hour is not None:
         offers = tuple(o for o in offers if o.rate.amount <= spec.need.max_price_per_hour)
     plan = make_plan(spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss)
-    app.printer.lines(plan_lines(spec, plan, now))
-    return plan
+    app.printer.lines(plan_lines(spec, plan, now, app.printer.width))
+    return plan, problems
 
 
 def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> RunId:
@@ -74,10 +79,9 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         app.printer.line(f"{over} ended meanwhile, and nobody was told. (--new, or the command again, rents anew.)")
         return over
     if state is None:
-        check_secrets(app, spec, "Nothing was bought.")
-        plan = show_plan(app, spec, accept_loss)
-        if not app.home.guard and plan.layers == ():
-            raise GateRefused("nothing would end this rental when the terminal is gone. Nothing was bought.")
+        plan, problems = show_plan(app, spec, accept_loss)
+        if problems:
+            raise as_one(problems)
         with app.interrupts.shield("plan"), _alone(app):
             # another command may have planned a run for this manifest meanwhile
             state = None if new else _open_run(app, spec)
@@ -105,7 +109,10 @@ def _alone(app: App) -> Iterator[None]:
     """One command of this computer at a time decides whether a manifest has a run already."""
     with held(app.home.path / "plan.lock", from_stopped=True, patience_s=ALONE_S) as mine:
         if not mine:
-            raise GateRefused("another gpuops is just planning a run and does not end. Nothing was bought.")
+            raise GateRefused(
+                "another gpuops is just planning a run and does not end. Nothing was bought.",
+                next_command="gpuops status",
+            )
         yield
 
 
@@ -132,7 +139,7 @@ def _left(app: App, spec: Spec) -> GpuopsError:
     if state is not None:
         wish(app, state, "closed", INTERRUPTED)
         drive(state.run, app.ports, app.home.policy, OPERATOR, until=lambda s: s.closed)
-    return UsageError("Interrupted: nothing was bought.")
+    return UsageError("Interrupted: nothing was bought.", next_command="gpuops status")
 
 
 def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:

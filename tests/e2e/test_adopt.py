@@ -112,3 +112,15 @@ def test_ready_but_never_launched_needs_no_copy(world: World, second: World) -> 
     done = second.run("down")
     assert done.returncode == 0 and "Nothing of this run bills" in done.stdout, done.stdout
     assert world.rentals() == [] and world.creates() == 1
+
+
+def test_a_run_that_another_home_on_this_computer_tends_is_not_taken_over_without_a_word(
+    world: World, second: World
+) -> None:
+    run = hands.launched(world, train=["python3", "train.py", "400", "0.3", "3"])
+    asked = second.run("adopt")
+    assert asked.returncode == 2 and second.status() == [], asked.stdout
+    assert f"{run} is tended by your other home {world.home} on this computer, whose guard is at work" in asked.stdout
+    seen = second.run("reconcile")
+    assert "yours, not here" in seen.stdout and f"next: gpuops adopt {run}" in seen.stdout, seen.stdout
+    assert world.run("down").returncode == 0 and world.rentals() == []

@@ -62,10 +62,15 @@ def test_everything_that_can_be_wrong_at_once(world: World) -> None:
 
 
 def test_the_volume_is_missing(world: World) -> None:
-    """The provider itself refuses the order: nothing was bought."""
+    """Known before anything is ordered; where the listing does not tell, the provider itself refuses. Nothing is bought."""
+    done = world.run("run", str(world.manifest(volumes=[{"id": "nowhere", "mount": "/data"}])), "--yes")
+    assert done.returncode == 3 and "volume nowhere is not on account default" in done.stdout, done.stdout
+    assert world.status() == []
+    hands.faults(world, listing_gap=["there"])
     done = world.run("run", str(world.manifest(volumes=[{"id": "nowhere", "mount": "/data"}])), "--yes")
     assert done.returncode == 4, done.stdout
     assert "no volume nowhere" in done.stdout and "Nothing was bought" in done.stdout
+    hands.faults(world)
     assert world.creates() == 0 and world.rentals() == []
 
 

@@ -85,7 +85,7 @@ for n in range(12):
 os.rename(os.path.join(out, "step-000006"), os.path.join(out, "step-" + evil + "9"))
 sys.exit(evil + "bad end")
 """
-    out = ran(world, TWO + evil, 6, "training  step", "\\x1b", "refused a generation")
+    out = ran(world, TWO + evil, 6, "  step \\x1b", "\\x1b", "refused a generation")
     assert "step-000003" in names(world), "and the generation that can be carried is copied"
     for arguments in (("logs",), ("report",), ("status", "--all")):
         shown = world.run(*arguments).stdout

@@ -21,6 +21,9 @@ from .cloud import Cloud, Volume, default_directory
 
 __all__ = ["create_volume", "provider"]
 
+CREDENTIALS = ()
+"""None, unless a tokens.json in the cloud's directory asks for LOCAL_TOKEN."""
+
 _KEYS = {"directory", "account", "create_s", "terminate_s", "shown_s", "isolation", "python"}
 
 

@@ -23,6 +23,7 @@ from gpuops.values import (
     Charge,
     Created,
     Endpoint,
+    Finding,
     Gap,
     Inventory,
     Money,
@@ -37,7 +38,7 @@ from gpuops.values import (
     Time,
 )
 
-from . import offers, processes
+from . import needs, offers, processes
 from .cloud import Cloud, Rental, Usage, Volume, carried, pulling, read_time
 from .faults import Faults
 from .keeper import HOST_DIED, TERMINATED, close
@@ -246,6 +247,10 @@ class LocalProvider:
         now = time.time()
         records = [usage for usage in self._cloud.usage() if usage.start < end and (usage.end or now) > start]
         return tuple(self._charge(usage, now) for usage in records)
+
+    def needs(self, until: Time) -> tuple[Finding, ...]:
+        """What rentals on this machine are made of."""
+        return needs.examine(self._settings.isolation)
 
     # --- translation
 
