@@ -210,9 +210,9 @@ def _judge_rsync(done: Finished) -> None:
     """rsync's exit status in our words: what the network or a partner's end caused may pass, the rest may not."""
     if done.code == 0:
         return
-    if done.code == 2 or "is your shell clean" in done.err:
+    if "is your shell clean" in done.err:
         raise _NoRsyncError("the host's login shell prints, which rsync cannot take")
-    if "on remote machine" in done.err and "unknown option" in done.err:
+    if done.code == 2 or ("on remote machine" in done.err and "unknown option" in done.err):
         raise _NoRsyncError("the host's rsync is too old")
     if done.code == 255:
         judge(done)

@@ -217,6 +217,7 @@ def test_without_rsync_on_the_host_the_same_list_goes_as_a_tar_stream(case: Case
 @pytest.mark.parametrize(
     ("shim", "why"),
     [
+        ('printf a; exec {rsync} "$@"', "the host's login shell prints, which rsync cannot take"),
         (
             'echo "Welcome to this machine!"; exec {rsync} "$@"',
             "the host's login shell prints, which rsync cannot take",
