@@ -52,6 +52,10 @@ class MoneyClock:
                 return
         self._at, self._ticks = provider_time, ticks
 
+    def heard(self) -> bool:
+        """An answer has told the provider's time."""
+        return self._told is not None
+
     def sleep_until(self, at: Time) -> None:
         """Sleep until money time `at`; wakes late after a suspend, never early."""
         while (left := at - self.now()) > 0:

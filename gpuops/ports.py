@@ -45,6 +45,10 @@ class Clock(Protocol):
         """Correct money time by a time that a provider's answer carried."""
         ...
 
+    def heard(self) -> bool:
+        """An answer has told this clock the provider's time; until then it is this computer's own."""
+        ...
+
     def sleep_until(self, at: Time) -> None:
         """Sleep until money time `at`."""
         ...

@@ -48,6 +48,9 @@ class Clock:
         self.learned.append(provider_time)
         self.ahead_s = provider_time - self.at
 
+    def heard(self) -> bool:
+        return bool(self.learned)
+
     def sleep_until(self, at: Time) -> None:
         self.at = max(self.at, at - self.ahead_s)
 

@@ -51,6 +51,9 @@ class RealClock:
 
     def learn(self, provider_time: float) -> None: ...
 
+    def heard(self) -> bool:
+        return True
+
     def sleep_until(self, at: float) -> None: ...
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from gpuops.hits import judge, listed_events
 from gpuops.journal import SqliteJournal
 from gpuops.ports import Ports, no_progress
 from gpuops.spec import Teardown
+from gpuops.stages import buy
 from gpuops.stages.mirror import mirror
 from gpuops.stages.move_end import move_end
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
@@ -30,7 +33,7 @@ from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
 from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
 from gpuops.testing.provider import DirectLine, connect
-from gpuops.values import Billable, HostStatus, Mark
+from gpuops.values import Billable, HostKey, HostStatus, Mark, Scope
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"
 PURE = ["engine", "fold", "fold_purchase", "state", "policy", "cost", "steps", "hits", "copying", "fitting"]
@@ -472,6 +475,9 @@ class Clock:
     def learn(self, provider_time: float) -> None:
         pass
 
+    def heard(self) -> bool:
+        return True
+
     def sleep_until(self, at: float) -> None:
         self.at = max(self.at, at)
 
@@ -625,3 +631,31 @@ def test_a_program_that_goes_beyond_what_is_allowed_is_brought_down(beat: dict[s
     assert decided_down is down
     if down and isinstance(step, Do) and step.decision is not None:
         assert "the manifest allows" in step.decision.data["cause"]
+
+
+@pytest.mark.parametrize(("off_s", "sent"), [(0.0, True), (-695.0, False), (700.0, False)])
+def test_a_process_whose_clock_was_wrong_sends_nothing_on_another_ones_preflight(off_s: float, sent: bool) -> None:
+    story = Story().ready_to_buy().intended()
+    cloud, line = Cloud(Faults(), random=random.Random(1)), DirectLine()
+    provider = connect(cloud, line)
+
+    class Unheard(Clock):
+        def heard(self) -> bool:
+            return False
+
+        def learn(self, provider_time: float) -> None:
+            self.at = provider_time
+
+    told = provider.list_billable(Scope(("rental",)), math.inf).provider_time
+    assert told is not None
+    clock = Unheard(told + off_s)
+    p = replace(story.state.purchases["p1"], send_before=clock.at + 30)
+    state = replace(story.state, purchases={"p1": p})
+    ports = SimpleNamespace(
+        clock=clock, providers=lambda name: provider, clean=str, authorized_keys=(),
+        host=SimpleNamespace(keys=lambda run: ("ssh-ed25519 k", HostKey("", "ssh-ed25519 h", "SHA256:h"))),
+    )  # fmt: skip
+    do = Do("buy", lambda *a: (), clock.at + 30, "p1")
+    kinds = [e.kind for e in buy._provision(ports, state, do, "p1", POLICY)]  # type: ignore[arg-type]
+    assert ("created" in kinds) is sent and ("not_sent" in kinds) is not sent
+    assert len(cloud.machines) == int(sent)

@@ -38,6 +38,9 @@ class VirtualClock:
     def learn(self, provider_time: float) -> None:
         raise AssertionError("not called")
 
+    def heard(self) -> bool:
+        return True
+
     def sleep_until(self, at: float) -> None:
         self.slept.append(round(at - self.at, 3))
         self.at = max(self.at, at)
@@ -199,6 +202,9 @@ class RealClock:
 
     def learn(self, provider_time: float) -> None:
         raise AssertionError("not called")
+
+    def heard(self) -> bool:
+        return True
 
     def sleep_until(self, at: float) -> None:
         time.sleep(max(0.0, at - time.time()))

@@ -45,7 +45,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
     if not fresh or s.preflight_seq < s.last_intent_seq:
         return Do("buy", partial(_preflight, policy=policy), bounded(now, policy.call_s), detail="preflight")
     intent = _intent(s, now, policy)
-    effect = partial(_provision, purchase_id=intent.purchase or "")
+    effect = partial(_provision, purchase_id=intent.purchase or "", policy=policy)
     return Do("buy", effect, now + policy.send_window_s, intent.purchase, intent, detail="creating")
 
 
@@ -107,12 +107,15 @@ def _no(problem: str) -> Event:
     return fact("preflight", None, problem=problem, final=True)
 
 
-def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Event, ...]:
+def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[purchase_id]
     provider = ports.providers(s.spec.provider)
     if ports.clock.now() >= p.send_before:
         return _too_late(p)
     try:
+        if _decided_at_a_wrong_time(ports, s, do, policy):
+            why = "this computer's clock was wrong when it was decided: its times mean something else"
+            return (fact("not_sent", p.id, why=why), attempted("buy", why))
         order = _order(ports, s, p)
         made = provider.prepare(order, do.until)
     except Exception as error:  # nothing was sent: certain, whatever went wrong
@@ -121,6 +124,18 @@ def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str) -> tuple[Eve
     free = to_json(Money(Decimal(0), p.offer.rate.currency))
     parts = tuple(fact("part", p.id, ref=to_json(ref), rate=free, via="prepare") for ref in made)
     return (*parts, *_send(ports, p, order))
+
+
+def _decided_at_a_wrong_time(ports: Ports, s: RunState, do: Do, policy: Policy) -> bool:
+    """The look before the intent was another process's, and this one's own clock had not heard the provider yet."""
+    if ports.clock.heard():
+        return False
+    told = ports.providers(s.spec.provider).list_billable(Scope(("rental",), (s.offer.region,)), do.until).provider_time
+    if told is None:
+        return False
+    before = ports.clock.now()
+    ports.clock.learn(told)
+    return abs(ports.clock.now() - before) > policy.clock_warn_s
 
 
 def _send(ports: Ports, p: Purchase, order: Order) -> tuple[Event, ...]:

@@ -24,6 +24,7 @@ class SimulatedClock:
     def __init__(self, life: Life, lives: Lives) -> None:
         self._life, self._wall = life, lives.wall_skew_s
         self.skew = lives.clock_skew_s
+        self._heard = False
 
     def now(self) -> Time:
         """True time and an error."""
@@ -35,8 +36,13 @@ class SimulatedClock:
 
     def learn(self, provider_time: Time) -> None:
         """Follow the provider."""
+        self._heard = True
         if abs(provider_time - self.now()) > 1.5:
             self.skew = provider_time - self._life.now
+
+    def heard(self) -> bool:
+        """The provider has told the time."""
+        return self._heard
 
     def sleep_until(self, at: Time) -> None:
         """Sleep in virtual time; never less than a tick, so that a loop without a wait is seen and not endless."""
