@@ -53,9 +53,9 @@ def doctor(
     if missing:
         context.printer.line(f"{len(missing)} needed and missing.  next: {missing[0].fix}")
         raise typer.Exit(3)
-    context.printer.line(
-        "Nothing that is needed is missing." + ("" if chosen else "  next: gpuops doctor --provider NAME")
-    )
+    known = installed()
+    further = "" if chosen else f"  next: gpuops doctor --provider {known[0] if len(known) == 1 else 'NAME'}"
+    context.printer.line(f"Nothing that is needed is missing.{further}")
 
 
 def _here(context: App) -> Iterator[Finding]:
