@@ -51,7 +51,7 @@ def elsewhere(home: Home, item: Billable) -> Tended | None:
 
 
 def _others(home: Home) -> Iterator[Path]:
-    for hint, path in _hints(home):
+    for _, path in _hints(home):
         if path != home.path and (path / "journal.db").is_file():
             yield path
 
