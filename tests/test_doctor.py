@@ -59,7 +59,8 @@ def test_a_good_computer_misses_nothing_and_nothing_is_made_on_it(tmp_path: Path
 def test_a_missing_program_names_what_it_is_for_and_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    only(tmp_path, monkeypatch, rsync="echo 'rsync  version 3.4.1  protocol version 32'", apt__get="")
+    line = "echo 'rsync  version 3.4.1  protocol version 32'"
+    only(tmp_path, monkeypatch, rsync=line, **{"apt-get": ""})
     seen = findings()
     assert doctor().exit_code == 3
     assert seen["ssh"]["state"] == "missing" and "reaches rented machines" in seen["ssh"]["meaning"]
@@ -68,7 +69,10 @@ def test_a_missing_program_names_what_it_is_for_and_what_installs_it(
     assert seen["rsync"] == {
         "about": "this computer", "name": "rsync", "state": "ok", "meaning": "version 3.4.1: sends code and data", "fix": None
     }  # fmt: skip
-    assert "needed and missing.  next: " in doctor().output
+    (tmp_path / "bin" / "rsync").unlink()
+    assert "4 needed and missing.  next: " in doctor().output
+    if sys.platform.startswith("linux"):
+        assert "next: sudo apt-get install openssh-client rsync\n" in doctor().output, "one command for both"
 
 
 def test_an_rsync_with_known_holes_is_a_warning_that_can_be_lived_with(

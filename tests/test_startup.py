@@ -46,11 +46,17 @@ def test_help_and_status_load_nothing_heavy(tmp_path: Path, arguments: list[str]
 
 
 def test_the_guards_parent_loads_nothing_heavy(tmp_path: Path) -> None:
-    # the journal is removed under it, which is one of its reasons to end
+    # the journal is removed under it, which is one of its reasons to end; not before it is there, however slow the machine is
     before = f"""
-import os
+import os, time
 journal = {str(tmp_path / "journal.db")!r}
-threading.Timer(1.5, lambda: os.path.exists(journal) and os.unlink(journal)).start()
+def remove():
+    for _ in range(400):
+        time.sleep(0.1)
+        if os.path.exists(journal):
+            time.sleep(1)
+            return os.unlink(journal)
+threading.Thread(target=remove).start()
 """
     code, loaded = modules(tmp_path, "guard", before=before)
     assert code == 0

@@ -51,11 +51,20 @@ def doctor(
         context.printer.document({"findings": rows, "missing": len(missing)})
     context.printer.lines(_screen(about))
     if missing:
-        context.printer.line(f"{len(missing)} needed and missing.  next: {missing[0].fix}")
+        context.printer.line(f"{len(missing)} needed and missing.  next: {_first(missing)}")
         raise typer.Exit(3)
-    context.printer.line(
-        "Nothing that is needed is missing." + ("" if chosen else "  next: gpuops doctor --provider NAME")
-    )
+    known = installed()
+    further = "" if chosen else f"  next: gpuops doctor --provider {known[0] if len(known) == 1 else 'NAME'}"
+    context.printer.line(f"Nothing that is needed is missing.{further}")
+
+
+def _first(missing: list[Finding]) -> str:
+    """The first command that mends something; packages of one installer are installed at once."""
+    how = missing[0].fix.rpartition(" ")[0]
+    if not how.endswith(" install"):
+        return missing[0].fix
+    packages = dict.fromkeys(f.fix.rpartition(" ")[2] for f in missing if f.fix.rpartition(" ")[0] == how)
+    return f"{how} {' '.join(packages)}"
 
 
 def _here(context: App) -> Iterator[Finding]:

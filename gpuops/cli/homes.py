@@ -51,12 +51,20 @@ def elsewhere(home: Home, item: Billable) -> Tended | None:
 
 
 def _others(home: Home) -> Iterator[Path]:
+    for _, path in _hints(home):
+        if path != home.path and (path / "journal.db").is_file():
+            yield path
+
+
+def _hints(home: Home) -> list[tuple[Path, Path]]:
+    """(hint, the home that it names); other processes of this user add and remove hints meanwhile."""
+    found = []
     with contextlib.suppress(OSError):
         for hint in sorted(home.homes.iterdir()):
-            path = Path(hint.read_text())
-            mine = hint.stat().st_uid == os.getuid()  # the runtime folder may lie where others can write
-            if mine and path != home.path and (path / "journal.db").is_file():
-                yield path
+            with contextlib.suppress(OSError, ValueError):
+                if hint.stat().st_uid == os.getuid():  # the runtime folder may lie where others can write
+                    found.append((hint, Path(hint.read_text())))
+    return found
 
 
 def remember(home: Home) -> None:
@@ -65,11 +73,7 @@ def remember(home: Home) -> None:
         home.homes.mkdir(parents=True, exist_ok=True, mode=0o700)
         hint = home.homes / hashlib.sha256(str(home.path).encode()).hexdigest()[:16]
         if not hint.exists():
-            _forget_the_gone(home)
             hint.write_text(str(home.path))
-
-
-def _forget_the_gone(home: Home) -> None:
-    for hint in home.homes.iterdir():
-        if not Path(hint.read_text()).is_dir():
-            hint.unlink()
+            for other, path in _hints(home):
+                if not path.is_dir() and path != home.path:
+                    other.unlink(missing_ok=True)

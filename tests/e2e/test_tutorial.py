@@ -44,6 +44,7 @@ def test_the_page_names_only_commands_that_exist() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_what_the_page_types_works_and_prints_what_the_page_shows(world: World) -> None:
     tools = world.root / "tools"
     tools.mkdir()
