@@ -171,3 +171,43 @@ def test_inputs_that_lie_on_the_host_already_are_verified_there(case: Case) -> N
     (case.workdir / "SUMS").write_text(f"{hashlib.sha256(b'volume').hexdigest()} *data\n")
     case.spec = replace(case.spec, inputs_sha256="SUMS")
     assert case.send()[0] == 2
+
+
+def test_one_corrupted_byte_in_one_of_many_files_is_found(case: Case) -> None:
+    for number in range(400):
+        (case.source / f"d{number % 7}").mkdir(exist_ok=True)
+        (case.source / f"d{number % 7}" / f"f{number}").write_bytes(bytes([number % 256]) * (number * 40))
+    (case.source / "large.bin").write_bytes(bytes(1 << 20))
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    shim = case.host.bin / "rsync"
+    for victim, at in (("d4/f333", 9000), ("large.bin", 700_000)):
+        flip = f"printf X | dd of={case.workdir}/{victim} bs=1 seek={at} conv=notrunc 2>/dev/null"
+        shim.write_text(f'#!/bin/sh\n{shutil.which("rsync")} "$@"; code=$?; {flip}; exit $code\n')
+        shim.chmod(0o755)
+        with pytest.raises(HostError, match=rf"{victim} differs on the host"):
+            case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+        shim.unlink()
+        assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 402
+
+
+def test_what_git_ignores_is_sent_where_the_manifest_says_so(case: Case) -> None:
+    subprocess.run(["git", "init", "-q", str(case.source)], check=True)
+    (case.source / ".gitignore").write_text("data/\n")
+    (case.source / "data").mkdir()
+    (case.source / "data" / "made").write_text("x")
+    listed = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert "data/made" not in [f.path for f in listed.trees[0][1]]
+    spec = replace(case.spec, transfers=(replace(case.spec.transfers[0], include_ignored=True),))
+    listed = case.ssh.preview(RUN, case.endpoint, spec, case.until())
+    assert "data/made" in [f.path for f in listed.trees[0][1]]
+
+
+def test_a_link_is_never_followed_when_the_host_hashes(case: Case) -> None:
+    case.send()
+    (case.workdir / "moved").mkdir()
+    (case.workdir / "moved" / "train.py").write_text(TRAIN)
+    os.symlink("moved", case.workdir / "folder")
+    answer = case.ssh._connection(RUN, case.endpoint).call(
+        "verify", {"trees": [{"root": str(case.workdir), "files": ["folder/train.py", "moved/train.py"]}]}, case.until()
+    )
+    assert [seen[0] for seen in answer["trees"][0]] == ["missing", "file"]
