@@ -169,6 +169,17 @@ def rsync_version() -> list[str]:
     return ["rsync", "--version"]
 
 
+def git(repository: str, *words: str, ceiling: str = "") -> list[str]:
+    """git in one checkout, whatever the caller's environment says of others; `ceiling` stops the search for one above it.
+
+    The filters of LFS do not run: they would fetch contents with the user's credentials.
+    """
+    clean = [w for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX") for w in ("-u", name)]
+    stop = [f"GIT_CEILING_DIRECTORIES={ceiling}"] if ceiling else []
+    lfs = ["-c", "filter.lfs.smudge=cat", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"]
+    return ["env", *clean, "GIT_OPTIONAL_LOCKS=0", *stop, "git", *lfs, "-C", repository, *words]
+
+
 def git_ignored(source: str) -> list[str]:
     """What git ignores below `source`, ended by NUL; a whole directory is one entry."""
     return ["git", "-C", source, "ls-files", "-oi", "--exclude-standard", "--directory", "-z"]

@@ -137,6 +137,13 @@ def checked(s: RunState, r: Record) -> RunState:
     return on_work(s, r, checks=checks, facts=d.get("facts", {}), checked_at=r.at, boot_id=d.get("boot_id", ""))
 
 
+def brought(s: RunState, r: Record) -> RunState:
+    """Inputs that lie verified on the host."""
+    came = {i["to"]: 0 if i["how"] == "sent" else i["bytes"] for i in r.event.data["inputs"]}
+    there = purchase_of(s, r).work.inputs | came
+    return on_work(s, r, inputs=there)
+
+
 def status(s: RunState, r: Record) -> RunState:
     """What the supervisor says."""
     status = from_json(HostStatus, r.event.data["status"])

@@ -10,7 +10,7 @@ from gpuops.cost import accrued, copy_seconds, limit_and_deadline
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
 from gpuops.provider import Traits
-from gpuops.spec import Spec
+from gpuops.spec import Spec, remarks
 from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Time
 
@@ -82,6 +82,7 @@ def make_plan(
             f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
             next_command="raise budget.cap or lower hold in the manifest",
         )
+    notes += remarks(spec)
     layers = _layers(traits, limit, guard=guard)
     if not layers:
         raise GateRefused(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuops.provider import Provider
-from gpuops.spec import Spec
+from gpuops.spec import Input, Spec
 from gpuops.values import (
     Check,
     Copied,
@@ -17,6 +17,7 @@ from gpuops.values import (
     Generation,
     HostKey,
     HostStatus,
+    InputsSeen,
     Record,
     RunId,
     Sealed,
@@ -114,6 +115,15 @@ class Host(Protocol):
         """Send the approved list and verify sha256 of every file on the host; returns (files, bytes) verified.
 
         Raises `HostError` when a source changed since the list was approved or a hash differs.
+        """
+        ...
+
+    def bring(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, missing: tuple[Input, ...], until: Time, progress: Progress
+    ) -> InputsSeen:
+        """Bring inputs to the host, on from where an earlier call stopped, and verify each by sha256 before it gets its name.
+
+        What could not be brought is told in the answer, with what was. Raises `Unreachable` when there is no answer.
         """
         ...
 

@@ -73,6 +73,10 @@ class Work:
     checked_at: Time | None = None
     preview: SendList | None = None
     preview_at: Time | None = None
+    delivered: tuple[int, int] | None = None
+    """Files and bytes that were sent and verified, where inputs are still to come."""
+    inputs: dict[str, int] = field(default_factory=dict)
+    """Where on the host the inputs lie that were verified, and the bytes that came beside what was sent."""
     sent: tuple[int, int] | None = None
     sent_at: Time | None = None
     launching_at: Time | None = None

@@ -37,6 +37,8 @@ CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
 _MODULES = ("files", "facts", "generations", "sealing", "agent")
+_FURTHER = {"inputs": ("arrivals", "download", "inputs")}
+"""What only one operation needs: every other request would pay for compiling it."""
 _KEY_WORDS = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "no matching host key type")
 _BOOTSTRAP = """
 import base64, json, sys, types, zlib
@@ -106,7 +108,8 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 def script(operation: str, request: dict[str, Any], token: str) -> bytes:
     """The program that goes over stdin: our modules and the request, packed. Nothing of it is a shell's business."""
-    modules = [(name, _source(name)) for name in _MODULES]
+    *helpers, agent = _MODULES
+    modules = [(name, _source(name)) for name in (*helpers, *_FURTHER.get(operation, ()), agent)]
     bundle = json.dumps({"modules": modules, "request": {**request, "operation": operation, "token": token}})
     packed = base64.b64encode(zlib.compress(bundle.encode(), 3)).decode()
     return _BOOTSTRAP.replace("{bundle}", packed).encode()

@@ -96,6 +96,7 @@ def send_lines(preview: SendList) -> list[str]:
         named = preview.excluded[:12]
         more = max(preview.excluded_count, len(preview.excluded)) - len(named)
         lines.append(f"  left out: {', '.join(safe(x) for x in named)}" + (f" and {more} more" if more else ""))
+    lines += [f"  note: {safe(note)}" for note in preview.notes]
     lines += [f"  LOOKS LIKE A KEY OR TOKEN: {safe(x)}" for x in preview.suspicious]
     lines.append(f"  total {size_text(preview.total_bytes)}, list {preview.digest}")
     return lines

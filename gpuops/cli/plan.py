@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuops.cli.context import make_app
 from gpuops.cli.options import AcceptLoss, Json, ManifestPath, command_app
-from gpuops.cli.start import read_manifest, show_plan
+from gpuops.cli.start import pinned, read_manifest, show_plan
 
 app = command_app()
 
@@ -16,6 +16,6 @@ def plan(manifest: ManifestPath, json: Json = False, accept_loss: AcceptLoss = "
     Example: gpuops plan manifests/local-demo.yaml
     """
     context = make_app(as_json=json)
-    made = show_plan(context, read_manifest(manifest, context.clock.now()), accept_loss)
+    made = show_plan(context, pinned(context, read_manifest(manifest, context.clock.now())), accept_loss)
     if json:
         context.printer.document({"plan": made.as_json()})

@@ -20,7 +20,7 @@ from gpuops.locks import held
 from gpuops.marks import new_nonce
 from gpuops.plan import Plan, make_plan
 from gpuops.render import plan_lines
-from gpuops.spec import Spec
+from gpuops.spec import Spec, unpinned
 from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
 from gpuops.values import RunId, Time
@@ -34,6 +34,25 @@ def read_manifest(path: Path, now: Time) -> Spec:
     from gpuops.manifest import load
 
     return load(path, now=now)
+
+
+def pinned(app: App, spec: Spec) -> Spec:
+    """The spec with every commit of the manifest resolved. Raises `UsageError` and `GateRefused`: nothing was bought."""
+    if not any(t.git for t in spec.transfers):
+        return spec
+    from gpuops.sources import pin
+
+    return pin(spec, app.clock)
+
+
+def keep(app: App, run: RunId, spec: Spec) -> None:
+    """Make the run's folder, and keep in it what only exists now: the patches of checkouts."""
+    folder = app.home.runs / run
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if any(t.git for t in spec.transfers):
+        from gpuops.sources import keep_patches
+
+        keep_patches(spec, folder, app.clock)
 
 
 def show_plan(app: App, spec: Spec, accept_loss: str) -> Plan:
@@ -75,6 +94,7 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         return over
     if state is None:
         check_secrets(app, spec, "Nothing was bought.")
+        spec = pinned(app, spec)
         plan = show_plan(app, spec, accept_loss)
         if not app.home.guard and plan.layers == ():
             raise GateRefused("nothing would end this rental when the terminal is gone. Nothing was bought.")
@@ -85,7 +105,7 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
     if state is not None:
         run = state.run
         app.printer.line(f"Going on with {state.run}, which is {state.phase}. (--new would rent a second machine.)")
-        if state.spec != replace(spec, owner=state.spec.owner):
+        if unpinned(state.spec) != replace(unpinned(spec), owner=state.spec.owner):
             app.printer.line("  note: the manifest changed since; this run keeps what it was planned with")
         if later_wish(state.wanted, "ready" if what == "ready" else "training"):
             decide(app, run, lambda s: fact("wanted", None, what=what))
@@ -138,7 +158,7 @@ def _left(app: App, spec: Spec) -> GpuopsError:
 def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:
     now = app.clock.now()
     run = _run_id(spec.name, now, app.ports.random_bytes(8))
-    app.home.runs.joinpath(run).mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep(app, run, spec)
     planned = fact(
         "planned", None, spec=to_json(spec), seed=new_nonce(app.ports.random_bytes(8)), plan=plan.as_json(),
         plan_digest=plan.digest, offer=to_json(plan.offer), deadline=plan.deadline, limit=plan.limit,

@@ -114,6 +114,13 @@ def sums(request: dict[str, Any]) -> dict[str, Any]:
         return {"text": source.read(64 << 20).decode("utf-8", "replace")}
 
 
+def bring_inputs(request: dict[str, Any]) -> dict[str, Any]:
+    """Bring input data to this host."""
+    from gpuops.host import inputs  # here: it is sent with this operation alone
+
+    return inputs.bring(request)
+
+
 def log(request: dict[str, Any]) -> dict[str, Any]:
     """At most `most` bytes of the log from byte `offset` on, and the next offset: `train.log.1`, then `train.log`.
 
@@ -259,6 +266,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "facts": host_facts.facts,
     "verify": files.verify,
     "sums": sums,
+    "inputs": bring_inputs,
     "prepare": prepare,
     "start": start,
     "recall": recall,

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from hostcase import RUN, TRAIN, Case, RealClock
+from repository import Repository
 
-from gpuops import sending
+from gpuops import gitsource, sending
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.render import send_lines
+from gpuops.spec import Input, Transfer
 
 
 def test_the_list_shows_what_goes_what_stays_and_what_looks_like_a_secret(case: Case) -> None:
@@ -211,3 +213,40 @@ def test_a_link_is_never_followed_when_the_host_hashes(case: Case) -> None:
         "verify", {"trees": [{"root": str(case.workdir), "files": ["folder/train.py", "moved/train.py"]}]}, case.until()
     )
     assert [seen[0] for seen in answer["trees"][0]] == ["missing", "file"]
+
+
+def test_a_commit_goes_over_and_what_it_lacks_stands_in_the_list(case: Case, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository")
+    git = gitsource.pin(repository.source(), RealClock())
+    case.spec = replace(case.spec, transfers=(Transfer("", str(case.workdir), git=git),))
+    repository.write("train.py", "later")
+    listed = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert any(git.commit in note for note in listed.notes)
+    assert any(git.commit in line for line in send_lines(listed))
+    assert case.ssh.send(RUN, case.endpoint, case.spec, listed, case.until())[0] == 3
+    assert (case.workdir / "train.py").read_text() == "print(1)\n"
+
+
+def test_files_and_folders_that_are_inputs_go_with_the_transfers(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "local.bin").write_bytes(b"one file")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "part").write_bytes(b"of a folder")
+    data = case.workdir.parent / "data"
+    inputs = (
+        Input(
+            str(data / "renamed.bin"),
+            "path",
+            str(tmp_path / "local.bin"),
+            sha256=hashlib.sha256(b"one file").hexdigest(),
+        ),
+        Input(str(data / "set"), "path", str(tmp_path / "set")),
+    )
+    case.spec = replace(case.spec, inputs=inputs)
+    assert case.send()[0] == 3
+    assert (data / "renamed.bin").read_bytes() == b"one file" and not (data / "renamed.bin").is_symlink()
+    assert (data / "set" / "part").read_bytes() == b"of a folder"
+    seen = case.ssh.bring(RUN, case.endpoint, case.spec, inputs, case.until(), lambda *_: None)
+    assert [there.how for there in seen.done] == ["sent", "sent"]
+    (data / "renamed.bin").write_bytes(b"another")
+    seen = case.ssh.bring(RUN, case.endpoint, case.spec, inputs, case.until(), lambda *_: None)
+    assert seen.final and "has sha256" in seen.problem
