@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from gpuops.errors import HostError
@@ -148,6 +149,20 @@ def rsync_send(source: str, target: str, list_file: str, follow: bool, remote_sh
         "--partial-dir=.gpuops-partial", "--timeout=30", "--mkpath", "--from0", f"--files-from={list_file}",
         "-e", remote_shell, source.rstrip("/") + "/", target,
     ]  # fmt: skip
+
+
+def pack(source: str, list_file: str) -> list[str]:
+    """Write exactly the files of `list_file` (names ended by NUL) as one stream; no extra files of a Mac among them."""
+    return [
+        "env", "COPYFILE_DISABLE=1", "tar", "-b", "128", "-cf", "-", "-C", source, "--no-recursion", "--null",
+        "-T", list_file,
+    ]  # fmt: skip
+
+
+def unpack(login: Login, destination: str) -> list[str]:
+    """Read such a stream on the host; files belong to whoever logs in."""
+    where = shlex.quote(destination)
+    return execute(login, f"mkdir -p -- {where} && exec tar -xopf - -C {where}")
 
 
 def rsync_target(endpoint: Endpoint, path: str) -> str:

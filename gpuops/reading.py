@@ -39,9 +39,9 @@ def suspicious(source: str, files: Iterable[SendFile]) -> Iterator[str]:
     for file in files:
         if file.kind != "file":
             continue
-        if _KEY_NAME.match(os.path.basename(file.path)):
+        if _KEY_NAME.match(file.path.rpartition("/")[2]):
             yield f"{file.path}: named like a key or token"
-        elif file.size <= MAX_SCAN_BYTES and has_key(_head(os.path.join(source, file.path))):
+        elif file.size <= MAX_SCAN_BYTES and has_key(_head(f"{source}/{file.path}", file.size)):
             yield f"{file.path}: contains what looks like a key or token"
 
 
@@ -79,7 +79,7 @@ def _hash(source: str, file: SendFile) -> Seen:
         if not stat.S_ISREG(info.st_mode):
             raise HostError(f"{path} is no regular file any more")
         if info.st_size <= SMALL_BYTES:
-            data = os.read(fd, SMALL_BYTES + 1)
+            data = os.read(fd, info.st_size + 1)  # no more: a large buffer for each small file costs more than its hash
             if len(data) == info.st_size:
                 return "file", len(data), hashlib.sha256(data).hexdigest()
             os.lseek(fd, 0, os.SEEK_SET)
@@ -89,13 +89,13 @@ def _hash(source: str, file: SendFile) -> Seen:
         os.close(fd)
 
 
-def _head(path: str) -> bytes:
+def _head(path: str, size: int) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return b""
     try:
-        return os.read(fd, MAX_SCAN_BYTES)
+        return os.read(fd, size)
     except OSError:
         return b""
     finally:

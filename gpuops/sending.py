@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from gpuops import argv, codec, names, reading
+from gpuops import argv, codec, names, reading, streaming
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
@@ -67,7 +67,9 @@ def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, u
     with ThreadPoolExecutor(max_workers=1) as beside:  # hashed here while rsync sends
         hashing = beside.submit(lambda: [reading.hashes(t.source, files) for t, (_, files) in pairs])
         for transfer, (destination, files) in pairs:
-            _rsync(transfer, destination, files, connection, clock, until)
+            small = streaming.worth(transfer, files)
+            if not small or not streaming.stream(transfer, destination, files, connection, clock, until):
+                _rsync(transfer, destination, files, connection, clock, until)
         wanted = hashing.result()
     request = [{"root": d, "files": sorted(w)} for (d, _), w in zip(approved.trees, wanted, strict=True)]
     answer = connection.call("verify", {"trees": request}, until)

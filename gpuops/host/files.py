@@ -231,7 +231,7 @@ def _look(folder: int, name: str) -> list[Any] | None:
             raise RefusedError(f"not a regular file: {name!r}")
         if info.st_size > SMALL:
             return None
-        data = os.read(fd, SMALL + 1)
+        data = os.read(fd, info.st_size + 1)
         if len(data) != info.st_size:
             raise RefusedError(f"{name} changed while it was read")
         return ["file", len(data), hashlib.sha256(data).hexdigest()]

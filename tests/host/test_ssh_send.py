@@ -250,3 +250,38 @@ def test_files_and_folders_that_are_inputs_go_with_the_transfers(case: Case, tmp
     (data / "renamed.bin").write_bytes(b"another")
     seen = case.ssh.bring(RUN, case.endpoint, case.spec, inputs, case.until(), lambda *_: None)
     assert seen.final and "has sha256" in seen.problem
+
+
+def many(case: Case) -> None:
+    for number in range(600):
+        (case.source / f"d{number % 7}").mkdir(exist_ok=True)
+        (case.source / f"d{number % 7}" / f"-f {number}\\n").write_bytes(bytes([number % 256]) * number)
+    (case.source / "run.sh").write_text("#!/bin/sh\n")
+    (case.source / "run.sh").chmod(0o750)
+    os.symlink("d0", case.source / "link")
+
+
+def test_many_small_files_go_as_one_stream_and_are_verified_all_the_same(case: Case) -> None:
+    many(case)
+    rsync, tar = case.host.bin / "rsync", case.host.bin / "tar"
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    rsync.write_text("#!/bin/sh\nexit 1\n")
+    rsync.chmod(0o755)
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 603
+    assert (case.workdir / "run.sh").stat().st_mode & 0o777 == 0o750 and os.readlink(case.workdir / "link") == "d0"
+    assert case.host.logins() == 1
+    flip = f"printf X | dd of='{case.workdir}/d3/-f 598\\n' bs=1 seek=20 conv=notrunc 2>/dev/null"
+    tar.write_text(f'#!/bin/sh\n{shutil.which("tar")} "$@"; {flip}\n')
+    tar.chmod(0o755)
+    with pytest.raises(HostError, match=r"-f 598\\n differs on the host"):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+
+
+@pytest.mark.parametrize("broken", ["exit 2", "head -c 20000 >/dev/null; exit 1", "kill -9 $PPID"])
+def test_a_stream_that_fails_is_left_to_rsync(case: Case, broken: str) -> None:
+    many(case)
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    tar = case.host.bin / "tar"
+    tar.write_text(f"#!/bin/sh\n{broken}\n")
+    tar.chmod(0o755)
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 603
