@@ -174,6 +174,13 @@ def _entries(source: GitSource, clock: Clock) -> Iterator[tuple[str, str, str, s
             yield mode, kind, blob, path
 
 
+def size(source: GitSource, clock: Clock) -> int:
+    """Bytes of all files in the commit."""
+    lines = os.fsdecode(_out(source, clock, "ls-tree", "-r", "-l", "-z", "--full-tree", source.commit)).split("\0")
+    sizes = [line.partition("\t")[0].split()[3] for line in lines if line]
+    return sum(int(size) for size in sizes if size != "-")
+
+
 def _changes(source: GitSource, clock: Clock) -> tuple[list[str], list[str]]:
     """(changed, unknown to git) of the checkout."""
     options = ("--porcelain=v1", "-z", "--untracked-files=normal", "--no-renames")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -74,12 +75,29 @@ def plan_lines(spec: Spec, plan: Plan, now: Time) -> list[str]:
         ("if this computer is off", plan.survives),
         *((("if the machine is lost", f"another one is rented, at most {plan.resume} times, within the same cap and deadline; "
             "training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
+        ("upload", upload_text(plan)),
         ("checkpoints go to", f"{spec.outputs.destination} (one copy takes about {max(plan.copy_s, 1):.0f} s)"),
         *(("note", note) for note in plan.notes),
     ]  # fmt: skip
     if plan.others:
         rows.append(("other offers", f"{plan.others} dearer"))
     return ["Plan", *("  " + line for line in table(rows))]
+
+
+def upload_text(plan: Plan) -> str:
+    """What goes over this computer's line, how long it takes and what it costs meanwhile."""
+    load = plan.upload
+    if load is None:
+        return "cannot be listed now; the dry run will say"
+    if load.cost is None:
+        return f"{size_text(load.bytes)}; how long it takes is not measured yet to this provider and region"
+    where = f"{plan.offer.provider}/{plan.offer.region}"
+    text = f"{size_text(load.bytes)} takes about {duration_text(math.ceil(load.seconds))} at the {size_text(load.uplink)}/s "
+    text += f"last measured to {where}, and costs {money_text(load.cost)}"
+    if load.fetch_cost is not None:
+        fetch_text = duration_text(math.ceil(load.fetch_s))
+        text += f"; cheaper if the host fetches it (see `inputs`): about {fetch_text}, {money_text(load.fetch_cost)}"
+    return text
 
 
 def send_lines(preview: SendList) -> list[str]:

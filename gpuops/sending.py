@@ -59,6 +59,12 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
     )
 
 
+def total_bytes(spec: Spec, clock: Clock, until: Time) -> int:
+    """How much would be sent. Raises `HostError` as `preview` does."""
+    listed = [file for t in spec.transfers for file in _entries(t, None, clock, until)[0]]
+    return sum(file.size for file in listed if file.kind == "file")
+
+
 def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, until: Time) -> tuple[int, int]:
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
     if _list_digest(spec, clock, until) != approved.digest:

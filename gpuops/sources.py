@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from gpuops import gitsource
+from gpuops import gitsource, sending
 from gpuops.errors import HostError
 from gpuops.ports import Clock
 from gpuops.spec import Input, Spec, Transfer
@@ -18,6 +18,19 @@ def pin(spec: Spec, clock: Clock) -> Spec:
     return replace(
         spec, transfers=tuple(replace(t, git=gitsource.pin(t.git, clock)) if t.git else t for t in spec.transfers)
     )
+
+
+def send_bytes(spec: Spec, clock: Clock, until: Time) -> int:
+    """How much goes over this computer's line, as far as it is known before the dry run. Raises `GpuopsError`."""
+    paths = [i for i in spec.inputs if i.kind == "path"]
+    folders = [Transfer(i.source, i.to, include_ignored=True) for i in paths if os.path.isdir(i.source)]
+    try:
+        size = sum(os.stat(i.source).st_size for i in paths if not os.path.isdir(i.source))
+    except OSError as error:
+        raise HostError(f"cannot be read here: {error}") from error
+    size += sum(gitsource.size(t.git, clock) for t in spec.transfers if t.git)
+    plain = [t for t in spec.transfers if not t.git]
+    return size + sending.total_bytes(replace(spec, transfers=(*plain, *folders)), clock, until)
 
 
 def keep_patches(spec: Spec, folder: Path, clock: Clock) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpuops.cli.context import App
+from gpuops.cli.context import SENSELESS, App
 from gpuops.cli.driving import INTERRUPTED, check_secrets, decide, ensure_guard, was_told, wish
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import still_bills, unwritable
@@ -18,13 +19,16 @@ from gpuops.engine import OPERATOR, drive
 from gpuops.errors import GateRefused, GpuopsError, JournalError, UsageError
 from gpuops.locks import held
 from gpuops.marks import new_nonce
-from gpuops.plan import Plan, make_plan
+from gpuops.plan import Lines, Plan, make_plan
 from gpuops.render import plan_lines
 from gpuops.spec import Spec, unpinned
 from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
 from gpuops.values import RunId, Time
 
+LISTING_S = 60.0
+REMEMBERED_RUNS = 50
+"""So many of the newest runs are asked how fast a line was."""
 ALONE_S = 30.0
 """How long to wait for another command that is just planning."""
 
@@ -63,9 +67,42 @@ def show_plan(app: App, spec: Spec, accept_loss: str) -> Plan:
     offers = provider.quote(spec.need, now + app.home.policy.call_s)
     if spec.need.max_price_per_hour is not None:
         offers = tuple(o for o in offers if o.rate.amount <= spec.need.max_price_per_hour)
-    plan = make_plan(spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss)
+    plan = make_plan(
+        spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss,
+        lines=_lines(app, spec),
+    )  # fmt: skip
     app.printer.lines(plan_lines(spec, plan, now))
     return plan
+
+
+def _lines(app: App, spec: Spec) -> Lines:
+    """What this computer would send, how fast it did so lately, and the room for results."""
+    from gpuops.sources import send_bytes
+
+    size: int | None = None
+    with contextlib.suppress(GpuopsError):  # the dry run will complain in full
+        size = send_bytes(spec, app.clock, app.clock.now() + LISTING_S)
+    place = Path(spec.outputs.destination)
+    existing = next(p for p in (place, *place.parents) if p.exists())
+    free: int | None = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(existing).free
+    return Lines(size, lambda provider, region: _rates(app, provider, region), free)
+
+
+def _rates(app: App, provider: str, region: str) -> tuple[float, float]:
+    """Bytes per second from here, and by the host itself, as last measured there; 0 where that is not known."""
+    up = down = 0.0
+    if not app.home.journal.exists():
+        return up, down
+    for run in list(app.journal.runs())[: -REMEMBERED_RUNS - 1 : -1]:
+        with contextlib.suppress(*SENSELESS):  # a run whose records make no sense measured nothing
+            for p in app.state(run).purchases.values():
+                if (p.offer.provider, p.offer.region) == (provider, region):
+                    up, down = up or p.work.uplink, down or p.work.downlink
+        if up and down:
+            break
+    return up, down
 
 
 def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> RunId:
