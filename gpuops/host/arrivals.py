@@ -39,12 +39,15 @@ class Call:
         if time.monotonic() >= self.end:
             raise TimeOverError
 
-    def tell(self, what: str, done: int) -> None:
-        """Say now and then how many bytes there are; a connection that is gone ends the process here."""
+    def tell(self, what: str, done: int, of: int) -> None:
+        """Say now and then how many bytes there are, of this input `done` out of `of`.
+
+        A connection that is gone ends the process here.
+        """
         now = time.monotonic()
         if now - self.told_at >= TELL_S:
             self.told_at = now
-            line = json.dumps([what, self.before + done, max(self.total, self.before + done)])
+            line = json.dumps([what, self.before + done, max(self.total, self.before + max(done, of))])
             self.write(f"\n{self.token} {line}\n".encode())
 
 

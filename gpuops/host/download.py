@@ -117,7 +117,7 @@ class Download:
                     self.stop.set()
                 if time.monotonic() - self.call.told_at >= TELL_S:
                     self.record.save()
-                    self.call.tell("fetching", sum(value["pieces"]))
+                    self.call.tell("fetching", sum(value["pieces"]), value["total"] or 0)
         finally:
             self.stop.set()
             for worker in workers:

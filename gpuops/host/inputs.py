@@ -133,7 +133,7 @@ def _run(request: dict[str, Any], item: dict[str, Any], record: Record, call: Ca
             except OSError as error:
                 raise RefusedError(f"the command cannot be started: {error}") from error
             for _ in _while_alive(child, call):
-                call.tell("making", os.path.getsize(record.part) if os.path.exists(record.part) else 0)
+                call.tell("making", os.path.getsize(record.part) if os.path.exists(record.part) else 0, item["bytes"])
             log.seek(max(0, log.seek(0, os.SEEK_END) - 500))
             last = log.read().decode("utf-8", "replace").strip()
     finally:
@@ -178,7 +178,7 @@ def _hash(path: str, call: Call, item: dict[str, Any] | None) -> tuple[int, str]
         def tell(count: int) -> None:
             done[0] += count
             call.check()
-            call.tell("verifying", done[0])
+            call.tell("verifying", done[0], info.st_size)
 
         return info.st_size, hash_open(fd, path, signature(info), tell)
     finally:

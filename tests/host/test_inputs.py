@@ -106,6 +106,16 @@ def test_a_lie_about_lengths_is_noticed_and_the_file_comes_all_the_same(
     assert "bytes" in seen.done[0].notes[0]
 
 
+def test_a_server_that_contradicts_itself_is_noticed_where_nobody_said_the_size(
+    case: Case, server: DataServer, data: Path
+) -> None:
+    made = server.add("x", PIECE + 1000)
+    server.total_lies = 1
+    seen = bring(case, over_https(server, data / "x", made))
+    check(data / "x", made)
+    assert "before it said" in seen.done[0].notes[0]
+
+
 @pytest.mark.parametrize("fault", ["total_lies", "length_lies"])
 def test_a_server_that_lies_again_is_refused_by_name(case: Case, server: DataServer, data: Path, fault: str) -> None:
     made = server.add("x", PIECE + 1000)
