@@ -170,6 +170,20 @@ def rsync_send(source: str, target: str, list_file: str, follow: bool, remote_sh
     ]  # fmt: skip
 
 
+def pack(source: str, list_file: str) -> list[str]:
+    """Write exactly the files of `list_file` (names ended by NUL) as one stream; no extra files of a Mac among them."""
+    return [
+        "env", "COPYFILE_DISABLE=1", "tar", "-b", "128", "-cf", "-", "-C", source, "--no-recursion", "--null",
+        "-T", list_file,
+    ]  # fmt: skip
+
+
+def unpack(login: Login, destination: str) -> list[str]:
+    """Read such a stream on the host; files belong to whoever logs in."""
+    where = shlex.quote(destination)
+    return execute(login, f"mkdir -p -- {where} && exec tar -xopf - -C {where}")
+
+
 def rsync_target(endpoint: Endpoint, path: str) -> str:
     """`user@host:/path`, an IPv6 address in brackets."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
@@ -187,6 +201,17 @@ def remote_shell(login: Login) -> str:
 def rsync_version() -> list[str]:
     """Ask this computer's rsync for its version."""
     return ["rsync", "--version"]
+
+
+def git(repository: str, *words: str, ceiling: str = "") -> list[str]:
+    """git in one checkout, whatever the caller's environment says of others; `ceiling` stops the search for one above it.
+
+    The filters of LFS do not run: they would fetch contents with the user's credentials.
+    """
+    clean = [w for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX") for w in ("-u", name)]
+    stop = [f"GIT_CEILING_DIRECTORIES={ceiling}"] if ceiling else []
+    lfs = ["-c", "filter.lfs.smudge=cat", "-c", "filter.lfs.process=", "-c", "filter.lfs.required=false"]
+    return ["env", *clean, "GIT_OPTIONAL_LOCKS=0", *stop, "git", *lfs, "-C", repository, *words]
 
 
 def git_ignored(source: str) -> list[str]:

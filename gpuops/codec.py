@@ -59,7 +59,8 @@ def _fields(kind: Any) -> dict[str, None]:
 
 def canonical(value: Any) -> str:
     """JSON text that is equal for equal values (sorted keys, no spaces)."""
-    return json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    # what JSON has itself is written as it is: the list of a large tree has tens of thousands of entries
+    return json.dumps(value, default=to_json, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def digest(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 
 from gpuops.values import Money, Time
@@ -38,6 +39,34 @@ def limit_and_deadline(
     """
     limit = min(deadline + hold_s, affordable_until(now, available, rate, billing_unit_s))
     return limit, min(deadline, limit - hold_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What goes over this computer's own line before training, and what that costs. Rates are bytes per second."""
+
+    bytes: int
+    uplink: float = 0.0
+    """0: not measured yet to this provider and region."""
+    seconds: float = 0.0
+    cost: Money | None = None
+    fetch_s: float = 0.0
+    """How long the host would take to fetch the same by itself; 0 when that would save nothing worth naming."""
+    fetch_cost: Money | None = None
+
+
+WORTH_NAMING_S = 60.0
+
+
+def upload(size: int, uplink: float, downlink: float, rate: Money, billing_unit_s: int = 1) -> Upload:
+    """Lay out an upload at the measured rate; `downlink` is what the host is known or assumed to fetch with."""
+    if uplink <= 0:
+        return Upload(size)
+    seconds, fetch_s = size / uplink, size / max(downlink, 1.0)
+    cost = accrued(rate, 0, seconds, billing_unit_s)
+    if seconds - fetch_s < WORTH_NAMING_S:
+        return Upload(size, uplink, seconds, cost)
+    return Upload(size, uplink, seconds, cost, fetch_s, accrued(rate, 0, fetch_s, billing_unit_s))
 
 
 def copy_seconds(bytes_to_copy: int, bytes_per_s: float) -> float:

@@ -165,6 +165,38 @@ def probed(s: RunState, r: Record) -> RunState:
     return on_work(s, r, probed=from_json(Probed, d["found"]), probe_checks=checks)
 
 
+MEASURABLE_BYTES = 1_000_000
+"""Less than this shows how long it takes to begin, and not how fast a line is."""
+
+
+def _rate(size: float, seconds: float, known: float) -> float:
+    return size / seconds if seconds > 0 and size >= MEASURABLE_BYTES else known
+
+
+def sent(s: RunState, r: Record) -> RunState:
+    """What goes from here is on the host; inputs are still to come."""
+    d, work = r.event.data, purchase_of(s, r).work
+    uplink = _rate(d["bytes"], d.get("seconds", 0), work.uplink)
+    return on_work(s, r, delivered=(d["files"], d["bytes"]), uplink=uplink)
+
+
+def transferred(s: RunState, r: Record) -> RunState:
+    """Everything that training needs is on the host."""
+    d, work = r.event.data, purchase_of(s, r).work
+    uplink = _rate(d["bytes"], d.get("seconds", 0), work.uplink)
+    return on_work(s, r, sent=(d["files"], d["bytes"]), sent_at=r.at, uplink=uplink)
+
+
+def brought(s: RunState, r: Record) -> RunState:
+    """Inputs that lie verified on the host."""
+    fetched = [i for i in r.event.data["inputs"] if i["how"] == "fetched"]
+    known = purchase_of(s, r).work.downlink
+    downlink = _rate(sum(i["bytes"] for i in fetched), sum(i["seconds"] for i in fetched), known)
+    came = {i["to"]: 0 if i["how"] == "sent" else i["bytes"] for i in r.event.data["inputs"]}
+    there = purchase_of(s, r).work.inputs | came
+    return on_work(s, r, inputs=there, downlink=downlink)
+
+
 def status(s: RunState, r: Record) -> RunState:
     """What the supervisor says."""
     status = from_json(HostStatus, r.event.data["status"])

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from gpuops import manifest_keys, shapes, yamlpos
+from gpuops import manifest_data, manifest_keys, shapes, yamlpos
 from gpuops.errors import ManifestError
 from gpuops.manifest_keys import FIRST_USE, Manifest
 from gpuops.spec import Checks, Environment, Outputs, Probe, Spec, Teardown, Train, Transfer
@@ -163,6 +163,10 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -> Spec:
     resources, outputs = keys.resources, keys.outputs
+
+    def local(text: str) -> str:
+        return _local(text, folder, environ)
+
     return Spec(
         name=keys.name,
         owner=keys.owner or default_owner(environ),
@@ -179,10 +183,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         disk_gb=resources.disk / GB,
         volumes=tuple(VolumeUse(v.id, v.mount, v.min_free / GB) for v in keys.volumes),
         checks=_checks(keys),
-        transfers=tuple(
-            Transfer(_local(t.source, folder, environ), t.to, t.exclude, t.follow, t.git_ignored == "include")
-            for t in keys.transfers
-        ),
+        transfers=manifest_data.transfers(keys, local),
         max_total_bytes=keys.max_total,
         inputs_sha256=keys.inputs_sha256 or "",
         env=tuple(sorted({**_cache_variables(keys), **keys.env}.items())),
@@ -190,7 +191,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         train=_train(keys.train),
         outputs=Outputs(
             directory=outputs.directory,
-            destination=_local(outputs.copy_to, folder, environ),
+            destination=local(outputs.copy_to),
             keep_last=outputs.keep_last,
             best=outputs.best or "",
             mirror=outputs.mirror,
@@ -207,6 +208,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         manifest_path=path,
         environment=_environment(keys),
         host_tools=keys.host.tools,
+        inputs=manifest_data.inputs(keys, local),
     )
 
 
@@ -315,6 +317,8 @@ def _check_local(keys: Manifest, spec: Spec) -> Iterator[Problem]:
     """Sources exist; the copies do not land inside what is sent next time; only local copies for now."""
     for index, transfer in enumerate(spec.transfers):
         here: KeyPath = ("transfers", index, "source")
+        if not transfer.source:
+            continue
         if not os.path.exists(transfer.source):
             yield here, f"{transfer.source} does not exist"
         elif not os.path.isdir(transfer.source):
@@ -384,7 +388,7 @@ def _check_inputs(keys: Manifest, spec: Spec) -> Iterator[Problem]:
     """A hash list that travels with a transfer must exist here, before money is spent."""
     for inner, transfer in _transfers_to(spec.inputs_sha256, spec):
         local = os.path.join(transfer.source, inner)
-        if os.path.isdir(transfer.source) and not os.path.isfile(local):
+        if transfer.source and os.path.isdir(transfer.source) and not os.path.isfile(local):
             yield ("inputs_sha256",), f"would be sent from {local}, which does not exist: make the inputs first"
 
 
@@ -441,6 +445,8 @@ CHECKS: tuple[Callable[[Manifest, Spec], Iterator[Problem]], ...] = (
     _check_inputs,
     _check_environment,
     _check_secrets,
+    manifest_data.check_transfers,
+    manifest_data.check_inputs,
 )
 
 

@@ -113,6 +113,13 @@ VariableName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "is not
 Version = Annotated[str, _matching(r"[0-9]+(\.[0-9]+){0,3}", "is not a version: write dotted numbers such as 550.54")]
 
 
+Sha256 = Annotated[
+    str,
+    _matching(r"[0-9a-f]{64}", "is not a sha256: 64 digits of 0-9 and a-f"),
+    _schema("string", pattern="^[0-9a-f]{64}$"),
+]
+
+
 class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -157,10 +164,21 @@ class Host(_Keys):
     )
 
 
-class Transfer(_Keys):
-    """A folder that is sent to the host."""
+class Git(_Keys):
+    """A commit that is sent as it is."""
 
-    source: Plain = Field(description="Folder, relative to the manifest's own folder.")
+    repository: Plain = Field(description="Checkout on this computer, relative to the manifest's own folder.")
+    commit: Plain = Field("HEAD", description="Any revision; the plan resolves and records the full hash.")
+    dirty: Literal["refuse", "patch"] = Field(
+        "refuse", description="With HEAD: refuse a checkout with changes, or send and record them as a patch."
+    )
+
+
+class Transfer(_Keys):
+    """A folder or a commit that is sent to the host."""
+
+    source: Plain | None = Field(None, description="Folder, relative to the manifest's own folder.")
+    git: Git | None = Field(None, description="Instead of source: exactly one commit of a checkout.")
     to: HostPath = Field(description="Where its contents go on the host.")
     exclude: tuple[Plain, ...] = Field((), description="Patterns that are not sent, beside the built-in ones.")
     follow: Flag = Field(False, description="Send what links point to that leave the folder.")
@@ -204,6 +222,36 @@ class Probe(_Keys):
         (), description="Program and arguments of the probe; without it those of `train`."
     )
     timeout: Duration = Field(600.0, description="The probe is ended after this.")
+
+
+class DataRecord(_Keys):
+    """What is recorded of an input; bytes and sha256 are also checked."""
+
+    revision: Plain | None = Field(None, description="Revision of the data set.")
+    licence: Plain | None = Field(None, description="Licence of the data.")
+    tokenizer_sha256: Sha256 | None = Field(None, description="Hash of the tokenizer that the data was made with.")
+    preprocessing: Plain | None = Field(None, description="How the data was made.")
+    split: Plain | None = Field(None, description="Which part of the data set it is.")
+    bytes: Whole | None = Field(None, description="Exact size.")
+    sha256: Sha256 | None = Field(None, description="Hash of the file.")
+
+
+class Input(_Keys):
+    """Data that lies on the host, verified, before training starts. Exactly one of https, path, volume and command."""
+
+    to: HostPath = Field(description="Where it must lie on the host; an existing file counts by its sha256 alone.")
+    https: Plain | None = Field(None, description="Address from which the host fetches it; without secrets.")
+    path: Plain | None = Field(
+        None, description="Local file or folder that is sent; relative to the manifest's folder."
+    )
+    volume: HostPath | None = Field(None, description="File on an attached volume that must hold it already.")
+    command: tuple[Annotated[str, _text(str)], ...] = Field(
+        (), description="Command on the host that makes the file whose path it gets; no shell reads it."
+    )
+    sha256: Sha256 | None = Field(None, description="Hash of the file; needed for all but path.")
+    bytes: Whole | None = Field(None, description="Exact size of the file.")
+    ca: HostPath | None = Field(None, description="CA file on the host for a private server; it may have been sent.")
+    data: DataRecord | None = Field(None, description="What is recorded of the data.")
 
 
 class Train(_Keys):
@@ -267,6 +315,7 @@ class Manifest(_Keys):
     checks: Checks = Field(default_factory=lambda: Checks.model_validate({}))
     host: Host = Field(default_factory=lambda: Host.model_validate({}))
     transfers: tuple[Transfer, ...] = Field((), description="Folders to send.")
+    inputs: tuple[Input, ...] = Field((), description="Data that the host must hold before training starts.")
     max_total: Size = Field(2_000_000_000, description="Refuse to send more than this in total.")
     inputs_sha256: HostPath | None = Field(
         None, description="Hash list on the host (sha256sum form) that inputs must match."

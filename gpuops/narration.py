@@ -133,6 +133,17 @@ def _ended(r: Record, s: RunState) -> list[str]:
     return [f"Training ended: {r.event.data['outcome']}" + (f" ({reason})" if reason else "")]
 
 
+def _brought(r: Record, s: RunState) -> list[str]:
+    lines = []
+    for i in r.event.data["inputs"]:
+        digest = f", sha256 {i['sha256'][:12]}…" if i["sha256"] else ""
+        lines.append(
+            f"Input {i['how']} and verified: {i['to']} ({size_text(i['bytes'])} in {i['seconds']:.0f} s{digest})"
+        )
+        lines += [f"  on the way: {note}" for note in i["notes"]]
+    return lines
+
+
 def _launched(r: Record, s: RunState) -> list[str]:
     return [_STARTED.get(r.event.data.get("how", ""), "Training started; it goes on when this terminal closes")]
 
@@ -179,6 +190,10 @@ _TELLERS: dict[str, Any] = {
     "transferred": lambda r, s: [
         f"Transferred and verified on the host by sha256: {r.event.data['files']} files, {size_text(r.event.data['bytes'])}"
     ],
+    "sent": lambda r, s: [
+        f"Sent and verified by sha256: {r.event.data['files']} files, {size_text(r.event.data['bytes'])}; inputs come next"
+    ],
+    "brought": _brought,
     "launched": _launched,
     "ended": _ended,
     "sealed": _sealed,

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gpuops.codec import digest, to_json
-from gpuops.cost import accrued, copy_seconds, limit_and_deadline
+from gpuops.cost import Upload, accrued, copy_seconds, limit_and_deadline, upload
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
 from gpuops.provider import ImageForm, Traits
-from gpuops.spec import Spec
+from gpuops.spec import Spec, remarks
 from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Time
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What is known on this computer of sending and keeping; None: could not be found out."""
+
+    send_bytes: int | None
+    rates: Callable[[str, str], tuple[float, float]]
+    """(provider, region) → bytes per second measured last from here, and by the host itself; 0: never measured."""
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,8 @@ class Plan:
     simulated: bool
     listing_lag_s: float | None
     notes: tuple[str, ...]
+    upload: Upload | None = None
+    """None where what would be sent could not be listed."""
 
     @property
     def digest(self) -> str:
@@ -62,6 +75,7 @@ def make_plan(
     *,
     guard: bool,
     accept_loss: str = "",
+    lines: Lines | None = None,
 ) -> Plan:
     """Choose the cheapest offer and lay out the run. Raises `GateRefused` when it should not be bought."""
     if not offers:
@@ -84,6 +98,7 @@ def make_plan(
             f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
             next_command=f"raise budget.cap or lower hold in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}",
         )
+    notes += [*remarks(spec), *_room(spec, lines)]
     layers = _layers(traits, limit, guard=guard)
     if not layers:
         raise GateRefused(
@@ -114,6 +129,7 @@ def make_plan(
         simulated=traits.simulated,
         listing_lag_s=traits.listing_lag_s,
         notes=tuple(notes),
+        upload=_upload(lines, offer, policy),
     )
 
 
@@ -139,6 +155,24 @@ def _nothing_fits(spec: Spec) -> GateRefused:
         f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}. Nothing was bought.",
         next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
     )
+
+
+def _upload(lines: Lines | None, offer: Offer, policy: Policy) -> Upload | None:
+    if lines is None or lines.send_bytes is None:
+        return None
+    uplink, downlink = lines.rates(offer.provider, offer.region)
+    return upload(lines.send_bytes, uplink, downlink or policy.fetch_bytes_per_s, offer.rate, offer.billing_unit_s)
+
+
+def _room(spec: Spec, lines: Lines | None) -> list[str]:
+    """Whether what is kept of the results, and one more while it is copied, fits at the destination."""
+    needed = spec.outputs.expected_bytes * (spec.outputs.keep_last + 1)
+    if lines is None or lines.free_bytes is None or needed <= lines.free_bytes:
+        return []
+    return [
+        f"NO ROOM for results at {spec.outputs.destination}: {lines.free_bytes:,} bytes free, {needed:,} needed for "
+        f"{spec.outputs.keep_last} generations and one that is being copied"
+    ]
 
 
 def _layers(traits: Traits, limit: Time, *, guard: bool) -> tuple[Layer, ...]:

@@ -55,6 +55,9 @@ class Policy:
     transfer_slice_s: float = 1_800
     """One go at it; rsync goes on where the last one was cut."""
 
+    fetch_bytes_per_s: float = 50e6
+    """Assumed for what a host fetches by itself, until that was measured."""
+
     # watching
     status_every_s: float = 5
     inspect_every_s: float = 60

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuops.provider import Provider
-from gpuops.spec import Spec
+from gpuops.spec import Input, Spec
 from gpuops.values import (
     Check,
     Copied,
@@ -17,6 +17,7 @@ from gpuops.values import (
     Generation,
     HostKey,
     HostStatus,
+    InputsSeen,
     Probed,
     Record,
     RunId,
@@ -143,6 +144,15 @@ class Host(Protocol):
         self, run: RunId, endpoint: Endpoint, spec: Spec, secrets: Mapping[str, str], until: Time
     ) -> Probed | str:
         """Try a few updates and measure them. Goes on without us: a text says how far it is. Safe to repeat."""
+        ...
+
+    def bring(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, missing: tuple[Input, ...], until: Time, progress: Progress
+    ) -> InputsSeen:
+        """Bring inputs to the host, on from where an earlier call stopped, and verify each by sha256 before it gets its name.
+
+        What could not be brought is told in the answer, with what was. Raises `Unreachable` when there is no answer.
+        """
         ...
 
     def launch(

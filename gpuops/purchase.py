@@ -75,6 +75,14 @@ class Work:
     checked_at: Time | None = None
     preview: SendList | None = None
     preview_at: Time | None = None
+    delivered: tuple[int, int] | None = None
+    """Files and bytes that were sent and verified, where inputs are still to come."""
+    inputs: dict[str, int] = field(default_factory=dict)
+    """Where on the host the inputs lie that were verified, and the bytes that came beside what was sent."""
+    uplink: float = 0.0
+    """Bytes per second from here to the host, as measured; 0: not measured."""
+    downlink: float = 0.0
+    """Bytes per second that the host fetched with."""
     sent: tuple[int, int] | None = None
     sent_at: Time | None = None
     surroundings: Surroundings | None = None

@@ -55,9 +55,10 @@ CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
 _MODULES = ("files", "facts", "tools", "generations", "sealing", "progress", "agent")
+# What only one operation needs goes along with it alone: every other request would pay for compiling it. The last module answers.
+_BEFORE_AGENT = {"inputs": ("arrivals", "download", "inputs")}
 _PREPARING = ("jobs", "environments", "probing", "preparing")
-"""Sent along only when they are asked for: what is asked every few seconds stays short."""
-_MORE = {"environment": _PREPARING, "probe": _PREPARING}
+_AFTER_AGENT = {"environment": _PREPARING, "probe": _PREPARING}
 _KEY_WORDS = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED", "no matching host key type")
 _BOOTSTRAP = """
 import base64, json, sys, types, zlib
@@ -131,7 +132,9 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 def script(operation: str, request: dict[str, Any], token: str) -> bytes:
     """The program that goes over stdin: our modules and the request, packed. Nothing of it is a shell's business."""
-    modules = [(name, _source(name)) for name in (*_MODULES, *_MORE.get(operation, ()))]
+    *helpers, agent = _MODULES
+    needed = (*helpers, *_BEFORE_AGENT.get(operation, ()), agent, *_AFTER_AGENT.get(operation, ()))
+    modules = [(name, _source(name)) for name in needed]
     bundle = json.dumps({"modules": modules, "request": {**request, "operation": operation, "token": token}})
     packed = base64.b64encode(zlib.compress(bundle.encode(), 3)).decode()
     program = _BOOTSTRAP.replace("{bundle}", packed).encode()

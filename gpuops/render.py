@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -92,6 +93,7 @@ def plan_lines(spec: Spec, plan: Plan, now: Time, width: int = 110) -> list[str]
         ("what survives", f"if this computer is off at the limit: {plan.survives}"),
         *((("machine lost", f"if the machine is lost, another one is rented, at most {plan.resume} times, within the same cap "
             "and deadline; training goes on from the newest verified copy, also without this terminal"),) if plan.resume else ()),
+        ("upload", upload_text(plan)),
         ("copies go to", f"{spec.outputs.destination} (one checkpoint takes about {duration_text(max(plan.copy_s, 1))})"),
         *(("note", note) for note in plan.notes),
     ]  # fmt: skip
@@ -103,6 +105,22 @@ _LAYERS = {
     GUARD_LAYER: ": a process of gpuops that goes on without this terminal; it copies first, then ends the machine",
 }
 """What a layer means: something that ends the machine without anybody at a keyboard."""
+
+
+def upload_text(plan: Plan) -> str:
+    """What goes over this computer's line, how long it takes and what it costs meanwhile."""
+    load = plan.upload
+    if load is None:
+        return "cannot be listed now; the dry run will say"
+    if load.cost is None:
+        return f"{size_text(load.bytes)}; how long it takes is not measured yet to this provider and region"
+    where = f"{plan.offer.provider}/{plan.offer.region}"
+    text = f"{size_text(load.bytes)} takes about {duration_text(math.ceil(load.seconds))} at the {size_text(load.uplink)}/s "
+    text += f"last measured to {where}, and costs {money_text(load.cost)}"
+    if load.fetch_cost is not None:
+        fetch_text = duration_text(math.ceil(load.fetch_s))
+        text += f"; cheaper if the host fetches it (see `inputs`): about {fetch_text}, {money_text(load.fetch_cost)}"
+    return text
 
 
 def send_lines(preview: SendList) -> list[str]:
@@ -119,6 +137,7 @@ def send_lines(preview: SendList) -> list[str]:
         named = preview.excluded[:12]
         more = max(preview.excluded_count, len(preview.excluded)) - len(named)
         lines.append(f"  left out: {', '.join(safe(x) for x in named)}" + (f" and {more} more" if more else ""))
+    lines += [f"  note: {safe(note)}" for note in preview.notes]
     lines += [f"  LOOKS LIKE A KEY OR TOKEN: {safe(x)}" for x in preview.suspicious]
     lines.append(f"  total {size_text(preview.total_bytes)}, list {preview.digest}")
     return lines

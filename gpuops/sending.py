@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
-from gpuops import argv, codec, names, packing
+from gpuops import argv, codec, names, packing, reading, streaming
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.ports import Clock
 from gpuops.remote import Connection, Finished, judge, run_child
@@ -19,21 +18,15 @@ from gpuops.spec import Spec, Transfer
 from gpuops.values import Generation, SendFile, SendList, Time
 
 MOST_EXCLUDED = 500
-MAX_SCAN_BYTES = 256 << 10
 _LINE = re.compile(rb"^[<>ch.*]([fdLDS])[^|]{9}\|(\d+)\|(.*)$", re.DOTALL)
 _BEGAN = re.compile(r"\([1-9]\d* bytes received so far\)|protocol version|on remote machine")
 """What rsync says only when another rsync, or at least somebody, answered it."""
 _ESCAPE = re.compile(rb"\\#([0-7]{3})")
-_KEY_NAME = re.compile(
-    r"^(id_[a-z0-9]+|.*\.(pem|key|p12|pfx|ppk|kdbx|jks)|.*credentials.*|.*secret.*|\.netrc|\.npmrc|\.pypirc"
-    r"|.*token(s|\.txt|\.json)?)$",
-    re.IGNORECASE,
-)
-_KEY_TEXT = re.compile(
-    rb"-----BEGIN [A-Z ]{0,30}PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bsk-[A-Za-z0-9_-]{20,}|\b(AKIA|ASIA)[0-9A-Z]{16}\b"
-    rb"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bAIza[0-9A-Za-z_-]{35}|\bxox[abp]-[0-9A-Za-z-]{20,}"
-)
 _KINDS = {b"f": "file", b"d": "directory", b"L": "link"}
+
+
+Stamp = tuple[str, str, int, int]
+"""What shows that something of a list changed: path, kind, size, time."""
 
 
 class _NoRsyncError(HostError):
@@ -43,7 +36,7 @@ class _NoRsyncError(HostError):
 @dataclass(frozen=True, slots=True)
 class _Tree:
     files: tuple[SendFile, ...]
-    stamps: tuple[tuple[str, str, int, int], ...]
+    stamps: tuple[Stamp, ...]
     excluded: tuple[str, ...]
     excluded_count: int
     suspicious: tuple[str, ...]
@@ -73,19 +66,31 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
         excluded=tuple(f"{t.source}: {e}" for t, tree in pairs for e in tree.excluded),
         suspicious=tuple(f"{t.source}: {e}" for t, tree in pairs for e in tree.suspicious),
         total_bytes=total,
-        digest=codec.digest([[t.destination, tree.stamps] for t, tree in pairs]),
+        digest=_digest_of([(t, tree.stamps) for t, tree in pairs]),
         excluded_count=sum(tree.excluded_count for tree in trees),
         note=note,
     )
 
 
+def total_bytes(spec: Spec, clock: Clock, until: Time) -> int:
+    """How much would be sent. Raises `HostError` as `preview` does."""
+    listed = [file for t in spec.transfers for file in _entries(t, None, clock, until)[0]]
+    return sum(file.size for file in listed if file.kind == "file")
+
+
 def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, until: Time) -> tuple[int, int]:
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
-    if preview(spec, None, clock, until).digest != approved.digest:
+    if _list_digest(spec, clock, until) != approved.digest:
         raise ListChanged("the files changed since the list was approved: look at the new list and approve it")
-    wanted = [_local_hashes(t, files) for t, (_, files) in zip(spec.transfers, approved.trees, strict=True)]
-    for transfer, (destination, files), want in zip(spec.transfers, approved.trees, wanted, strict=True):
-        _carry(transfer, destination, files, want, connection, clock, until)
+    pairs = list(zip(spec.transfers, approved.trees, strict=True))
+    with ThreadPoolExecutor(max_workers=1) as beside:  # hashed here while the files go
+        hashing = beside.submit(lambda: [reading.hashes(t.source, files) for t, (_, files) in pairs])
+        for place, (transfer, (destination, files)) in enumerate(pairs):
+            small = streaming.worth(transfer, files)
+            if not small or not streaming.stream(transfer, destination, files, connection, clock, until):
+                wanted_there = partial(lambda n: hashing.result()[n], place)
+                _carry(transfer, destination, files, wanted_there, connection, clock, until)
+        wanted = hashing.result()
     request = [{"root": d, "files": sorted(w)} for (d, _), w in zip(approved.trees, wanted, strict=True)]
     answer = connection.call("verify", {"trees": request}, until)
     count = size = 0
@@ -97,13 +102,22 @@ def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, u
     return count, size
 
 
+def _list_digest(spec: Spec, clock: Clock, until: Time) -> str:
+    """What `preview` would say of the same list now, without what only a person looks at."""
+    return _digest_of([(t, _entries(t, None, clock, until)[1]) for t in spec.transfers])
+
+
+def _digest_of(trees: list[tuple[Transfer, tuple[Stamp, ...]]]) -> str:
+    return codec.digest([[t.destination, stamps] for t, stamps in trees])
+
+
 def restore(
     generation: Generation, source: str, target: str, connection: Connection, clock: Clock, until: Time
 ) -> None:
     """Send the files of a copy to directory `target` and compare sha256 of each; raises `HostError` for one that differs."""
     files = tuple(SendFile(f.path, f.size, "file") for f in generation.files)
     wanted = {f.path: ("file", f.size, f.sha256) for f in generation.files}
-    _carry(Transfer(source, target), target, files, wanted, connection, clock, until)
+    _carry(Transfer(source, target), target, files, lambda: wanted, connection, clock, until)
     answer = connection.call("verify", {"trees": [{"root": target, "files": [f.path for f in files]}]}, until)
     for file, found in zip(generation.files, answer["trees"][0], strict=True):
         if tuple(found) != ("file", file.size, file.sha256):
@@ -152,27 +166,36 @@ def _read_sums(spec: Spec, connection: Connection, until: Time) -> tuple[str, st
 
 
 def _list_tree(transfer: Transfer, connection: Connection | None, clock: Clock, until: Time) -> _Tree:
+    files, stamps, skipped = _entries(transfer, connection, clock, until)
+    excluded = [*_excluded(transfer.source, {f.path for f in files}), *(names.escape(s) for s in skipped)]
+    suspicious = tuple(reading.suspicious(transfer.source, files))
+    return _Tree(files, stamps, tuple(excluded[:MOST_EXCLUDED]), len(excluded), suspicious)
+
+
+def _entries(
+    transfer: Transfer, connection: Connection | None, clock: Clock, until: Time
+) -> tuple[tuple[SendFile, ...], tuple[Stamp, ...], list[str]]:
+    """The list of one tree, the stamps of its entries, and what rsync skipped."""
     source = transfer.source
     if not os.path.isdir(source):
         raise HostError(f"{source} is not a directory")
     _check_destination(transfer.destination)
-    excludes = (*argv.DEFAULT_EXCLUDES, *transfer.exclude, *_git_ignored(source, clock, until))
+    ignored = [] if transfer.include_ignored else _git_ignored(source, clock, until)
+    excludes = (*argv.DEFAULT_EXCLUDES, *transfer.exclude, *ignored)
     entries, skipped = _parse(_dry_run(transfer, excludes, connection, clock, until).out)
     files, stamps = [], []
     for kind, raw, size in entries:
         path = _name(raw)
-        full = os.path.join(source, path)
+        full = f"{source}/{path}"
         try:
-            info = os.stat(full) if kind == "file" else os.lstat(full)
+            changed_ns = os.stat(full).st_mtime_ns if kind == "file" else 0
+            if kind == "link":
+                _check_link(source, path, transfer.follow)
         except OSError as error:
             raise HostError(f"{full} vanished while it was listed") from error
-        if kind == "link":
-            _check_link(source, path, transfer.follow)
         files.append(SendFile(path, size, kind))
-        stamps.append((path, kind, size if kind != "directory" else 0, info.st_mtime_ns if kind == "file" else 0))
-    excluded = [*_excluded(source, {f.path for f in files}), *(names.escape(s) for s in skipped)]
-    named = tuple(excluded[:MOST_EXCLUDED])
-    return _Tree(tuple(files), tuple(stamps), named, len(excluded), tuple(_suspicious(source, files)))
+        stamps.append((path, kind, size if kind != "directory" else 0, changed_ns))
+    return tuple(files), tuple(stamps), skipped
 
 
 def _dry_run(
@@ -225,16 +248,16 @@ def _carry(
     transfer: Transfer,
     destination: str,
     files: tuple[SendFile, ...],
-    wanted: packing.Hashes,
+    wanted: Callable[[], packing.Hashes],
     connection: Connection,
     clock: Clock,
     until: Time,
 ) -> None:
-    """Bring the files of a list to the host: by rsync, and as a tar stream where that does not work."""
+    """Bring the files of a list to the host: by rsync, and as a tar stream into the agent where that does not work."""
     try:
         _rsync(transfer, destination, files, connection, clock, until)
     except _NoRsyncError:
-        packing.send(transfer.source, destination, files, wanted, connection, until)
+        packing.send(transfer.source, destination, files, wanted(), connection, until)
 
 
 def _rsync(
@@ -323,46 +346,6 @@ def _excluded(source: str, sent: set[str]) -> Iterator[str]:
             if prefix + name not in sent:
                 yield names.escape(prefix + name) + ("/" if name in inner else "")
         inner[:] = [n for n in inner if prefix + n in sent and not os.path.islink(os.path.join(directory, n))]
-
-
-def _suspicious(source: str, files: list[SendFile]) -> Iterator[str]:
-    """Files of the list that look like a key or carry a token."""
-    for file in files:
-        if file.kind != "file":
-            continue
-        if _KEY_NAME.match(os.path.basename(file.path)):
-            yield f"{file.path}: named like a key or token"
-        elif file.size <= MAX_SCAN_BYTES and _KEY_TEXT.search(_head(os.path.join(source, file.path))):
-            yield f"{file.path}: contains what looks like a key or token"
-
-
-def _head(path: str) -> bytes:
-    try:
-        with open(path, "rb") as source:
-            return source.read(MAX_SCAN_BYTES)
-    except OSError:
-        return b""
-
-
-def _local_hashes(transfer: Transfer, files: tuple[SendFile, ...]) -> dict[str, tuple[str, int, str]]:
-    """(kind, size, sha256) of every file and link of the list, on all cores."""
-
-    def one(file: SendFile) -> tuple[str, tuple[str, int, str]]:
-        path = os.path.join(transfer.source, file.path)
-        if file.kind == "link":
-            target = os.fsencode(os.readlink(path))
-            return file.path, ("link", len(target), hashlib.sha256(target).hexdigest())
-        with open(path, "rb") as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                raise HostError(f"{path} is no regular file any more")
-            digest = hashlib.file_digest(source, "sha256").hexdigest()
-            return file.path, ("file", os.fstat(source.fileno()).st_size, digest)
-
-    try:
-        with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
-            return dict(pool.map(one, [f for f in files if f.kind != "directory"]))
-    except OSError as error:
-        raise HostError(f"cannot be read here: {error}") from error
 
 
 def _difference(path: str, found: list[object], want: tuple[str, int | None, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpuops.values import Money, Need, Time, VolumeUse
@@ -25,8 +25,26 @@ class Checks:
 
 
 @dataclass(frozen=True, slots=True)
+class GitSource:
+    """A commit of a checkout on this computer. What it is exactly is found out when the run is planned."""
+
+    repository: str
+    revision: str = "HEAD"
+    dirty: Literal["refuse", "patch"] = "refuse"
+    commit: str = ""
+    """The full hash; empty before the plan."""
+    patch_sha256: str = ""
+    """Of the changes beside the commit that are sent, too; empty: none."""
+    notes: tuple[str, ...] = ()
+    """What the commit does not hold: submodules, contents that lie in LFS, files that git does not know."""
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
-    """One tree that goes to the host; `source` is absolute, `destination` absolute on the host."""
+    """One tree that goes to the host; `source` is absolute, `destination` absolute on the host.
+
+    With `git` the tree is made from a commit, and `source` is empty until then.
+    """
 
     source: str
     destination: str
@@ -34,6 +52,28 @@ class Transfer:
     follow: bool = False
     include_ignored: bool = False
     """Send files that git ignores, too: for generated inputs inside a work tree."""
+    git: GitSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Data that must lie at `to` on the host before training starts.
+
+    `source` is an https address, an absolute path here (path) or on the host (volume); empty for a command.
+    """
+
+    to: str
+    kind: Literal["https", "path", "volume", "command"]
+    source: str = ""
+    argv: tuple[str, ...] = ()
+    sha256: str = ""
+    """Empty only for a path, whose hash is taken here."""
+    bytes: int = 0
+    """0: not known."""
+    ca: str = ""
+    """Path on the host of the certificates that are accepted instead of the usual ones."""
+    data: tuple[tuple[str, str], ...] = ()
+    """What a person wants recorded: revision, licence and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +176,36 @@ class Spec:
     """None: the image as it is, and nobody looks at it before training starts."""
     host_tools: Literal["refuse", "install"] = "refuse"
     """Whether rsync and tmux are installed where they are missing; otherwise something else stands in for them."""
+    inputs: tuple[Input, ...] = ()
+
+
+def unpinned(spec: Spec) -> Spec:
+    """The spec as the manifest says it, without what the plan found out."""
+
+    def plain(transfer: Transfer) -> Transfer:
+        git = transfer.git and replace(transfer.git, commit="", patch_sha256="", notes=())
+        return replace(transfer, git=git)
+
+    return replace(spec, transfers=tuple(plain(t) for t in spec.transfers))
+
+
+def remarks(spec: Spec) -> tuple[str, ...]:
+    """What a person should know before approving: which commits, what they do not hold, what the host brings itself."""
+    found = []
+    for git in [t.git for t in spec.transfers if t.git]:
+        found.append(f"{git.repository}: commit {git.commit}")
+        if git.patch_sha256:
+            found.append(f"{git.repository}: with its uncommitted changes, patch sha256 {git.patch_sha256}")
+        found += git.notes
+    found += [_told(item) for item in spec.inputs if item.kind != "path"]
+    return tuple(found)
+
+
+def _told(item: Input) -> str:
+    size = f", {item.bytes:,} bytes" if item.bytes else ""
+    what = {
+        "https": f"the host fetches {item.source}",
+        "volume": f"the volume must hold {item.source}",
+        "command": f"the host makes it with {' '.join(item.argv)}",
+    }
+    return f"input {item.to}: {what[item.kind]}{size}, sha256 {item.sha256}"

@@ -14,23 +14,24 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuops import answers, argv, hostchecks, names, sending
+from gpuops import answers, argv, hostchecks, inputs, names, sending, sources
 from gpuops.codec import from_json, to_json
 from gpuops.errors import HostError, HostKeyMismatch, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
 from gpuops.host.supervisor import LOG_BYTES
 from gpuops.ports import LOG_PIECE, Clock, HostFacts, Launched, Progress
 from gpuops.remote import Connection, control_path, run_child, supervisor_source
-from gpuops.spec import Spec
+from gpuops.spec import Input, Spec, remarks
 from gpuops.values import (
     Endpoint,
     Generation,
     HostKey,
     HostStatus,
+    InputsSeen,
     Probed,
     RunId,
     Sealed,
@@ -144,14 +145,28 @@ class SshHost:
 
     def preview(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> SendList:
         """The rsync dry run against the host."""
-        return sending.preview(spec, self._connection(run, endpoint), self.clock, until)
+        connection = self._connection(run, endpoint)
+        spec, differs = sources.located(spec, self._directory(run).parent, self.clock, until)
+        listed = sending.preview(spec, connection, self.clock, until)
+        return replace(listed, notes=(*remarks(spec), *differs))
 
     def send(self, run: RunId, endpoint: Endpoint, spec: Spec, approved: SendList, until: Time) -> tuple[int, int]:
         """Send the approved list and verify it, and the manifest's inputs, on the host."""
         connection = self._connection(run, endpoint)
+        spec, _ = sources.located(spec, self._directory(run).parent, self.clock, until)
         count, size = sending.send(spec, approved, connection, self.clock, until)
-        inputs = sending.verify_inputs(spec, connection, until)
-        return count + inputs[0], size + inputs[1]
+        listed = (0, 0) if spec.inputs else sending.verify_inputs(spec, connection, until)
+        return count + listed[0], size + listed[1]
+
+    def bring(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, missing: tuple[Input, ...], until: Time, progress: Progress
+    ) -> InputsSeen:
+        """Bring inputs to the host; with the last one the manifest's hash list is verified, too."""
+        connection = self._connection(run, endpoint)
+        seen = inputs.bring(spec, missing, connection, self.clock, until, progress)
+        if len(seen.done) == len(missing):
+            sending.verify_inputs(spec, connection, until)
+        return seen
 
     def environment(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Surroundings | str:
         """Make the environment of training on the host, or wait for it."""

@@ -301,6 +301,31 @@ class SendList:
     """How many there are in all, where `excluded` names only the first ones."""
     note: str = ""
     """Why the files go another way than by rsync; empty when they do not."""
+    notes: tuple[str, ...] = ()
+    """What else a person should know before approving: what is fetched on the host, what a commit does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputThere:
+    """One input that lies verified on the host."""
+
+    to: str
+    how: str
+    """fetched, made, sent, there already, found on the volume."""
+    bytes: int
+    sha256: str
+    seconds: float
+    notes: tuple[str, ...] = ()
+    """What was wrong on the way and was mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputsSeen:
+    """What one call brought. `problem` is empty when only time was missing; `final`: no further call can mend it."""
+
+    done: tuple[InputThere, ...]
+    problem: str = ""
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

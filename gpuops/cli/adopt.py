@@ -16,7 +16,7 @@ from gpuops.cli.driving import ensure_guard
 from gpuops.cli.homes import elsewhere
 from gpuops.cli.options import Json, Yes, command_app
 from gpuops.cli.output import ask
-from gpuops.cli.start import read_manifest
+from gpuops.cli.start import keep, pinned, read_manifest
 from gpuops.errors import GpuopsError, HostError, HostKeyMismatch, UsageError
 from gpuops.guard import take_on
 from gpuops.inventory import Found, blind_spec
@@ -119,7 +119,8 @@ def _take(context: App, item: Billable, manifest: Path | None, *, yes: bool, fir
     # what cannot be asked may still hold work: it ends only after a copy or at its limit
     launched = spec is not None or bool(problem)
     if manifest is not None:
-        spec = replace(read_manifest(manifest, context.clock.now()), owner=mark.owner)
+        spec = pinned(context, replace(read_manifest(manifest, context.clock.now()), owner=mark.owner))
+        keep(context, mark.run, spec)
     run, events = rebuild(
         item,
         spec

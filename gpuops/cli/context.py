@@ -199,7 +199,9 @@ class App:
 
     def _progress(self, what: str, done: float, total: float) -> None:
         if self.printer.live and total > 0:
-            self.printer.progress(f"{what}: {100 * done / total:.0f} %")
+            from gpuops.render import size_text
+
+            self.printer.progress(f"{what}: {size_text(done)} of {size_text(total)}, {100 * done / total:.0f} %")
 
 
 def _public_key(text: str) -> str:

@@ -7,7 +7,7 @@ import typer
 from gpuops.cli.context import make_app
 from gpuops.cli.foresee import as_one
 from gpuops.cli.options import AcceptLoss, Json, ManifestPath, command_app
-from gpuops.cli.start import read_manifest, show_plan
+from gpuops.cli.start import pinned, read_manifest, show_plan
 
 app = command_app()
 
@@ -21,7 +21,8 @@ def plan(manifest: ManifestPath, json: Json = False, accept_loss: AcceptLoss = "
     Example: gpuops plan manifests/local-demo.yaml
     """
     context = make_app(as_json=json)
-    made, problems = show_plan(context, read_manifest(manifest, context.clock.now()), accept_loss)
+    spec = pinned(context, read_manifest(manifest, context.clock.now()))
+    made, problems = show_plan(context, spec, accept_loss)
     if json:
         rows = [{"code": p.code, "message": p.message, "next": p.next_command or None} for p in problems]
         context.printer.document({"plan": made.as_json(), "problems": rows})

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gpuops.cli.context import App
+from gpuops.cli.context import SENSELESS, App
 from gpuops.cli.driving import INTERRUPTED, decide, ensure_guard, was_told, wish
 from gpuops.cli.foresee import as_one, would_fail
 from gpuops.cli.interrupts import Interrupted
@@ -19,13 +20,16 @@ from gpuops.engine import OPERATOR, drive
 from gpuops.errors import GateRefused, GpuopsError, JournalError, UsageError
 from gpuops.locks import held
 from gpuops.marks import new_nonce
-from gpuops.plan import Plan, make_plan
+from gpuops.plan import Lines, Plan, make_plan
 from gpuops.render import plan_lines
-from gpuops.spec import Spec
+from gpuops.spec import Spec, unpinned
 from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
 from gpuops.values import RunId, Time
 
+LISTING_S = 60.0
+REMEMBERED_RUNS = 50
+"""So many of the newest runs are asked how fast a line was."""
 ALONE_S = 30.0
 """How long to wait for another command that is just planning."""
 
@@ -35,6 +39,25 @@ def read_manifest(path: Path, now: Time) -> Spec:
     from gpuops.manifest import load
 
     return load(path, now=now)
+
+
+def pinned(app: App, spec: Spec) -> Spec:
+    """The spec with every commit of the manifest resolved. Raises `UsageError` and `GateRefused`: nothing was bought."""
+    if not any(t.git for t in spec.transfers):
+        return spec
+    from gpuops.sources import pin
+
+    return pin(spec, app.clock)
+
+
+def keep(app: App, run: RunId, spec: Spec) -> None:
+    """Make the run's folder, and keep in it what only exists now: the patches of checkouts."""
+    folder = app.home.runs / run
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if any(t.git for t in spec.transfers):
+        from gpuops.sources import keep_patches
+
+        keep_patches(spec, folder, app.clock)
 
 
 def show_plan(app: App, spec: Spec, accept_loss: str) -> tuple[Plan, list[GpuopsError]]:
@@ -49,9 +72,42 @@ def show_plan(app: App, spec: Spec, accept_loss: str) -> tuple[Plan, list[Gpuops
     offers = provider.quote(spec.need, now + app.home.policy.call_s)
     if spec.need.max_price_per_hour is not None:
         offers = tuple(o for o in offers if o.rate.amount <= spec.need.max_price_per_hour)
-    plan = make_plan(spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss)
+    plan = make_plan(
+        spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss,
+        lines=_lines(app, spec),
+    )  # fmt: skip
     app.printer.lines(plan_lines(spec, plan, now, app.printer.width))
     return plan, problems
+
+
+def _lines(app: App, spec: Spec) -> Lines:
+    """What this computer would send, how fast it did so lately, and the room for results."""
+    from gpuops.sources import send_bytes
+
+    size: int | None = None
+    with contextlib.suppress(GpuopsError):  # the dry run will complain in full
+        size = send_bytes(spec, app.clock, app.clock.now() + LISTING_S)
+    place = Path(spec.outputs.destination)
+    existing = next(p for p in (place, *place.parents) if p.exists())
+    free: int | None = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(existing).free
+    return Lines(size, lambda provider, region: _rates(app, provider, region), free)
+
+
+def _rates(app: App, provider: str, region: str) -> tuple[float, float]:
+    """Bytes per second from here, and by the host itself, as last measured there; 0 where that is not known."""
+    up = down = 0.0
+    if not app.home.journal.exists():
+        return up, down
+    for run in list(app.journal.runs())[: -REMEMBERED_RUNS - 1 : -1]:
+        with contextlib.suppress(*SENSELESS):  # a run whose records make no sense measured nothing
+            for p in app.state(run).purchases.values():
+                if (p.offer.provider, p.offer.region) == (provider, region):
+                    up, down = up or p.work.uplink, down or p.work.downlink
+        if up and down:
+            break
+    return up, down
 
 
 def begin(app: App, path: Path, what: str, accept_loss: str, *, new: bool) -> RunId:
@@ -79,6 +135,7 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         app.printer.line(f"{over} ended meanwhile, and nobody was told. (--new, or the command again, rents anew.)")
         return over
     if state is None:
+        spec = pinned(app, spec)
         plan, problems = show_plan(app, spec, accept_loss)
         if problems:
             raise as_one(problems)
@@ -89,7 +146,7 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
     if state is not None:
         run = state.run
         app.printer.line(f"Going on with {state.run}, which is {state.phase}. (--new would rent a second machine.)")
-        if state.spec != replace(spec, owner=state.spec.owner):
+        if unpinned(state.spec) != replace(unpinned(spec), owner=state.spec.owner):
             app.printer.line("  note: the manifest changed since; this run keeps what it was planned with")
         if later_wish(state.wanted, "ready" if what == "ready" else "training"):
             decide(app, run, lambda s: fact("wanted", None, what=what))
@@ -145,7 +202,7 @@ def _left(app: App, spec: Spec) -> GpuopsError:
 def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:
     now = app.clock.now()
     run = _run_id(spec.name, now, app.ports.random_bytes(8))
-    app.home.runs.joinpath(run).mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep(app, run, spec)
     planned = fact(
         "planned", None, spec=to_json(spec), seed=new_nonce(app.ports.random_bytes(8)), plan=plan.as_json(),
         plan_digest=plan.digest, offer=to_json(plan.offer), deadline=plan.deadline, limit=plan.limit,

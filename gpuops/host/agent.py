@@ -129,6 +129,13 @@ def receive(request: dict[str, Any]) -> dict[str, Any]:
     return files.receive(request["root"], sys.stdin.buffer)
 
 
+def bring_inputs(request: dict[str, Any]) -> dict[str, Any]:
+    """Bring input data to this host."""
+    from gpuops.host import inputs  # here: it is sent with this operation alone
+
+    return inputs.bring(request)
+
+
 def log(request: dict[str, Any]) -> dict[str, Any]:
     """At most `most` bytes of the log from byte `offset` on, and the next offset: `train.log.1`, then `train.log`.
 
@@ -277,6 +284,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "verify": files.verify,
     "receive": receive,
     "sums": sums,
+    "inputs": bring_inputs,
     "prepare": prepare,
     "start": start,
     "recall": recall,

@@ -1,4 +1,7 @@
-"""Transfer: a dry run makes the list, a person approves its digest, then exactly that list goes over and is verified."""
+"""Transfer: a dry run makes the list, a person approves its digest, then exactly that list goes over and is verified.
+
+Inputs come after it, because what fetches them may have been sent: the host brings them itself, each verified before it counts.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,9 @@ def transfer(s: RunState, now: Time, policy: Policy) -> Step | None:
         return Do("transfer", effect, bounded(now, policy.bulk_slice_s * 5, s.limit), p.id, detail="rsync dry run")
     if preview.digest not in s.approved:
         return Ask("Send these files?", preview.digest)
+    if p.work.delivered is not None:
+        bring = partial(_bring, endpoint=p.endpoint)
+        return Do("transfer", bring, bounded(now, policy.transfer_slice_s, s.limit, s.deadline), p.id, detail="inputs")
     send = partial(_send, endpoint=p.endpoint, approved=preview)
     return Do("transfer", send, bounded(now, policy.transfer_slice_s, s.limit, s.deadline), p.id, detail="sending")
 
@@ -50,6 +56,7 @@ def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendL
     with ports.locks.bulk(s.run) as mine:
         if not mine:
             return (attempted("transfer", "another process of this computer is transferring", do.purchase, busy=True),)
+        begun = ports.clock.now()
         try:
             files, size = ports.host.send(s.run, endpoint, s.spec, approved, do.until)
         except ListChanged:
@@ -59,4 +66,35 @@ def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendL
             return (attempted("transfer", error.message, do.purchase),)
         except HostError as error:
             return (attempted("transfer", error.message, do.purchase, final=True),)
-    return (fact("transferred", do.purchase, files=files, bytes=size),)
+    seconds = round(ports.clock.now() - begun, 3)
+    if s.spec.inputs:
+        return (fact("sent", do.purchase, files=files, bytes=size, seconds=seconds),)
+    return (fact("transferred", do.purchase, files=files, bytes=size, seconds=seconds),)
+
+
+def _bring(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:
+    work = s.purchases[do.purchase or ""].work
+    missing = tuple(i for i in s.spec.inputs if i.to not in work.inputs)
+    with ports.locks.bulk(s.run) as mine:
+        if not mine:
+            return (attempted("transfer", "another process of this computer is transferring", do.purchase, busy=True),)
+        try:
+            seen = ports.host.bring(s.run, endpoint, s.spec, missing, do.until, ports.progress)
+        except Unreachable as error:
+            return (attempted("transfer", error.message, do.purchase),)
+        except HostError as error:
+            return (attempted("transfer", error.message, do.purchase, final=True),)
+    asked = {i.to: i for i in missing}
+    there = [
+        {**to_json(i), "source": asked[i.to].source or list(asked[i.to].argv), "data": dict(asked[i.to].data)}
+        for i in seen.done
+    ]
+    events = [fact("brought", do.purchase, inputs=there)]
+    if seen.problem:
+        events.append(attempted("transfer", seen.problem, do.purchase, final=seen.final))
+    elif len(there) == len(missing):
+        files, size = work.delivered or (0, 0)
+        size += sum(work.inputs.values()) + sum(i.bytes for i in seen.done if i.how != "sent")
+        files += len([i for i in s.spec.inputs if i.kind != "path"])
+        events.append(fact("transferred", do.purchase, files=files, bytes=size))
+    return tuple(events)

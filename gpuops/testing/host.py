@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from gpuops.errors import CopyError, HostError, Unreachable
 from gpuops.names import content_digest
 from gpuops.ports import HostFacts, Launched, Progress
-from gpuops.spec import Spec
+from gpuops.spec import Input, Spec
 from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import START, Faults
 from gpuops.values import (
@@ -23,6 +23,8 @@ from gpuops.values import (
     Generation,
     HostKey,
     HostStatus,
+    InputsSeen,
+    InputThere,
     Probed,
     RunId,
     Sealed,
@@ -207,6 +209,17 @@ class SimulatedHost:
             return Probed(0, False, 1.0)
 
         return self._wire.call("probe", until, run_it, effect=True)
+
+    def bring(
+        self, run: RunId, endpoint: Endpoint, spec: Spec, missing: tuple[Input, ...], until: Time, progress: Progress
+    ) -> InputsSeen:
+        """Everything is there already."""
+
+        def look(now: float) -> InputsSeen:
+            self._hosts.machine(endpoint, now)
+            return InputsSeen(tuple(InputThere(i.to, "there already", i.bytes, i.sha256, 0) for i in missing))
+
+        return self._wire.call("bring", until, look, effect=True)
 
     def launch(
         self,

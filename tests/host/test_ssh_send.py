@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 from hostcase import RUN, TRAIN, Case, RealClock
+from repository import Repository
 
-from gpuops import sending
+from gpuops import gitsource, sending
 from gpuops.errors import HostError, ListChanged, Unreachable
 from gpuops.render import send_lines
+from gpuops.spec import Input, Transfer
 
 
 def test_the_list_shows_what_goes_what_stays_and_what_looks_like_a_secret(case: Case) -> None:
@@ -172,6 +174,118 @@ def test_inputs_that_lie_on_the_host_already_are_verified_there(case: Case) -> N
     (case.workdir / "SUMS").write_text(f"{hashlib.sha256(b'volume').hexdigest()} *data\n")
     case.spec = replace(case.spec, inputs_sha256="SUMS")
     assert case.send()[0] == 2
+
+
+def test_one_corrupted_byte_in_one_of_many_files_is_found(case: Case) -> None:
+    for number in range(400):
+        (case.source / f"d{number % 7}").mkdir(exist_ok=True)
+        (case.source / f"d{number % 7}" / f"f{number}").write_bytes(bytes([number % 256]) * (number * 40))
+    (case.source / "large.bin").write_bytes(bytes(1 << 20))
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    shim = case.host.bin / "rsync"
+    for victim, at in (("d4/f333", 9000), ("large.bin", 700_000)):
+        flip = f"printf X | dd of={case.workdir}/{victim} bs=1 seek={at} conv=notrunc 2>/dev/null"
+        shim.write_text(f'#!/bin/sh\n{shutil.which("rsync")} "$@"; code=$?; {flip}; exit $code\n')
+        shim.chmod(0o755)
+        with pytest.raises(HostError, match=rf"{victim} differs on the host"):
+            case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+        shim.unlink()
+        assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 402
+
+
+def test_what_git_ignores_is_sent_where_the_manifest_says_so(case: Case) -> None:
+    subprocess.run(["git", "init", "-q", str(case.source)], check=True)
+    (case.source / ".gitignore").write_text("data/\n")
+    (case.source / "data").mkdir()
+    (case.source / "data" / "made").write_text("x")
+    listed = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert "data/made" not in [f.path for f in listed.trees[0][1]]
+    spec = replace(case.spec, transfers=(replace(case.spec.transfers[0], include_ignored=True),))
+    listed = case.ssh.preview(RUN, case.endpoint, spec, case.until())
+    assert "data/made" in [f.path for f in listed.trees[0][1]]
+
+
+def test_a_link_is_never_followed_when_the_host_hashes(case: Case) -> None:
+    case.send()
+    (case.workdir / "moved").mkdir()
+    (case.workdir / "moved" / "train.py").write_text(TRAIN)
+    os.symlink("moved", case.workdir / "folder")
+    answer = case.ssh._connection(RUN, case.endpoint).call(
+        "verify", {"trees": [{"root": str(case.workdir), "files": ["folder/train.py", "moved/train.py"]}]}, case.until()
+    )
+    assert [seen[0] for seen in answer["trees"][0]] == ["missing", "file"]
+
+
+def test_a_commit_goes_over_and_what_it_lacks_stands_in_the_list(case: Case, tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository")
+    git = gitsource.pin(repository.source(), RealClock())
+    case.spec = replace(case.spec, transfers=(Transfer("", str(case.workdir), git=git),))
+    repository.write("train.py", "later")
+    listed = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    assert any(git.commit in note for note in listed.notes)
+    assert any(git.commit in line for line in send_lines(listed))
+    assert case.ssh.send(RUN, case.endpoint, case.spec, listed, case.until())[0] == 3
+    assert (case.workdir / "train.py").read_text() == "print(1)\n"
+
+
+def test_files_and_folders_that_are_inputs_go_with_the_transfers(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "local.bin").write_bytes(b"one file")
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "part").write_bytes(b"of a folder")
+    data = case.workdir.parent / "data"
+    inputs = (
+        Input(
+            str(data / "renamed.bin"),
+            "path",
+            str(tmp_path / "local.bin"),
+            sha256=hashlib.sha256(b"one file").hexdigest(),
+        ),
+        Input(str(data / "set"), "path", str(tmp_path / "set")),
+    )
+    case.spec = replace(case.spec, inputs=inputs)
+    assert case.send()[0] == 3
+    assert (data / "renamed.bin").read_bytes() == b"one file" and not (data / "renamed.bin").is_symlink()
+    assert (data / "set" / "part").read_bytes() == b"of a folder"
+    seen = case.ssh.bring(RUN, case.endpoint, case.spec, inputs, case.until(), lambda *_: None)
+    assert [there.how for there in seen.done] == ["sent", "sent"]
+    (data / "renamed.bin").write_bytes(b"another")
+    seen = case.ssh.bring(RUN, case.endpoint, case.spec, inputs, case.until(), lambda *_: None)
+    assert seen.final and "has sha256" in seen.problem
+
+
+def many(case: Case) -> None:
+    for number in range(600):
+        (case.source / f"d{number % 7}").mkdir(exist_ok=True)
+        (case.source / f"d{number % 7}" / f"-f {number}\\n").write_bytes(bytes([number % 256]) * number)
+    (case.source / "run.sh").write_text("#!/bin/sh\n")
+    (case.source / "run.sh").chmod(0o750)
+    os.symlink("d0", case.source / "link")
+
+
+def test_many_small_files_go_as_one_stream_and_are_verified_all_the_same(case: Case) -> None:
+    many(case)
+    rsync, tar = case.host.bin / "rsync", case.host.bin / "tar"
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    rsync.write_text("#!/bin/sh\nexit 1\n")
+    rsync.chmod(0o755)
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 603
+    assert (case.workdir / "run.sh").stat().st_mode & 0o777 == 0o750 and os.readlink(case.workdir / "link") == "d0"
+    assert case.host.logins() == 1
+    flip = f"printf X | dd of='{case.workdir}/d3/-f 598\\n' bs=1 seek=20 conv=notrunc 2>/dev/null"
+    tar.write_text(f'#!/bin/sh\n{shutil.which("tar")} "$@"; {flip}\n')
+    tar.chmod(0o755)
+    with pytest.raises(HostError, match=r"-f 598\\n differs on the host"):
+        case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())
+
+
+@pytest.mark.parametrize("broken", ["exit 2", "head -c 20000 >/dev/null; exit 1", "kill -9 $PPID"])
+def test_a_stream_that_fails_is_left_to_rsync(case: Case, broken: str) -> None:
+    many(case)
+    approved = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
+    tar = case.host.bin / "tar"
+    tar.write_text(f"#!/bin/sh\n{broken}\n")
+    tar.chmod(0o755)
+    assert case.ssh.send(RUN, case.endpoint, case.spec, approved, case.until())[0] == 603
 
 
 # --- hosts that cannot speak rsync
