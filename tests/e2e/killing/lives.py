@@ -48,8 +48,10 @@ def life(root: Path, points: Sequence[str] = (), *, guard: bool = True) -> Itera
 
 def arm(world: World, points: Sequence[str]) -> None:
     """Set the points of the processes that are started from now on."""
+    # what the tests themselves import stays in reach: the lives must be those of this very checkout
+    path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
     world.extra |= {
-        "PYTHONPATH": str(HOOK), "GPUOPS_TEST_APPENDS": str(world.home.parent / "appends"),
+        "PYTHONPATH": path, "GPUOPS_TEST_APPENDS": str(world.home.parent / "appends"),
         "GPUOPS_TEST_POINTS": ",".join(points), "GPUOPS_TEST_WHILE": "",
     }  # fmt: skip
 
