@@ -125,7 +125,7 @@ def upload_text(plan: Plan) -> str:
 
 def send_lines(preview: SendList) -> list[str]:
     """What a dry run would send."""
-    lines = ["Transfer, dry run (nothing sent yet)", *([f"  {safe(preview.note)}"] if preview.note else [])]
+    lines = ["Transfer, dry run (nothing sent yet)", *([f"  {safe(preview.streamed)}"] if preview.streamed else [])]
     for destination, files in preview.trees:
         real = [f for f in files if f.kind != "directory"]
         lines.append(f"  to {safe(destination)}: {len(real)} files, {size_text(sum(f.size for f in real))}")

@@ -47,11 +47,11 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
 
     Raises `HostError` for names that cannot be carried, links that leave the tree and a total beyond `max_total_bytes`.
     """
-    note = ""
+    streamed = ""
     try:
         trees = [_list_tree(t, connection, clock, until) for t in spec.transfers]
     except _NoRsyncError as error:
-        note = f"{error.message}: the files go as a tar stream over the same connection"
+        streamed = f"{error.message}: the files go as a tar stream over the same connection"
         trees = [_list_tree(t, None, clock, until) for t in spec.transfers]
     total = sum(f.size for t in trees for f in t.files if f.kind == "file")
     if total > spec.max_total_bytes:
@@ -68,7 +68,7 @@ def preview(spec: Spec, connection: Connection | None, clock: Clock, until: Time
         total_bytes=total,
         digest=_digest_of([(t, tree.stamps) for t, tree in pairs]),
         excluded_count=sum(tree.excluded_count for tree in trees),
-        note=note,
+        streamed=streamed,
     )
 
 

@@ -299,8 +299,8 @@ class SendList:
     digest: str
     excluded_count: int = 0
     """How many there are in all, where `excluded` names only the first ones."""
-    note: str = ""
-    """Why the files go another way than by rsync; empty when they do not."""
+    streamed: str = ""
+    """Why the files go as a tar stream; empty when rsync carries them."""
     notes: tuple[str, ...] = ()
     """What else a person should know before approving: what is fetched on the host, what a commit does not hold."""
 

@@ -316,9 +316,9 @@ def test_without_rsync_on_the_host_the_same_list_goes_as_a_tar_stream(case: Case
     by_rsync = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
     without_rsync(case)
     shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
-    assert replace(shown, note="") == by_rsync and by_rsync.note == ""
-    assert shown.note == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
-    assert f"  {shown.note}" in send_lines(shown)
+    assert replace(shown, streamed="") == by_rsync and by_rsync.streamed == ""
+    assert shown.streamed == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
+    assert f"  {shown.streamed}" in send_lines(shown)
     assert case.send()[0] == 8
     arrived = {str(p.relative_to(case.workdir)) for p in case.workdir.rglob("*")}
     assert arrived == {f.path for f in shown.trees[0][1]}
@@ -346,7 +346,7 @@ def test_what_stands_in_the_way_of_rsync_is_named(case: Case, shim: str, why: st
     (case.host.bin / "rsync").write_text(f"#!/bin/sh\n{shim.format(rsync=shutil.which('rsync'))}\n")
     (case.host.bin / "rsync").chmod(0o755)
     shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
-    assert shown.note.startswith(f"{why}: ")
+    assert shown.streamed.startswith(f"{why}: ")
     assert case.send()[0] == 1
 
 
