@@ -659,3 +659,28 @@ def test_a_process_whose_clock_was_wrong_sends_nothing_on_another_ones_preflight
     kinds = [e.kind for e in buy._provision(ports, state, do, "p1", POLICY)]  # type: ignore[arg-type]
     assert ("created" in kinds) is sent and ("not_sent" in kinds) is not sent
     assert len(cloud.machines) == int(sent)
+
+
+def mirroring(story: Story) -> str:
+    """What the mirror would do now."""
+    step = mirror(story.state, story.now + 1_000, POLICY)
+    assert isinstance(step, Do), step
+    return step.detail
+
+
+def test_a_generation_that_was_hashed_is_copied_before_a_newer_one_is_hashed() -> None:
+    story = Story().launched().status("g1")
+    assert mirroring(story) == "hashing g1"
+    story.tell("hashed", generation=to_json(generation(1))).status("g1", "g2")
+    assert mirroring(story) == "mirroring g1", (
+        "a program that publishes faster than one pass of hashing would never get a copy"
+    )
+    assert mirroring(story.status("g2")) == "hashing g2", "the host does not have it any more"
+
+
+def test_another_process_with_the_lock_does_not_put_the_hashes_in_doubt() -> None:
+    story = Story().launched().status("g1").tell("hashed", generation=to_json(generation(1)))
+    story.tell("attempted", rule="mirror", error="another process of this computer is copying", busy=True)
+    assert mirroring(story) == "mirroring g1"
+    story.tell("attempted", rule="mirror", error="differs")
+    assert mirroring(story) == "hashing g1"

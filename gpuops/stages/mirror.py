@@ -30,7 +30,10 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
     due = max((work.mirrored_at or work.launched_at) + policy.mirror_every_s, s.due("mirror", policy, p.id))
     if due > now:
         return Wait(due, "mirroring the newest generation" if sliced is None else "mirroring again")
-    if work.hashed is None or work.hashed.id != target or sliced is not None:
+    failed = (
+        sliced is not None and sliced.failures > 0
+    )  # that another process had the lock says nothing about the hashes
+    if work.hashed is None or work.hashed.id != target or failed:
         # hashed once and then copied slice by slice; after a failure the hashes themselves are in doubt. A cut pass starts
         # over, so the next one gets twice the time
         slice_s = policy.bulk_slice_s * 2 ** min(sliced.failures if sliced else 0, 6)
@@ -41,15 +44,16 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
 
 
 def _target(work: Work) -> str:
-    """The begun copy as long as the host has that generation, else the newest.
+    """The generation that was begun with, by hashing it or by its first slice, as long as the host has it; else the newest.
 
     A program that publishes faster than the line can carry would otherwise never get one copy complete. What is damaged
     comes last: the newest whole one is what a lost host would be missed for.
     """
     published = work.status.generations if work.status else ()
     complete = tuple(g for g in published if g not in work.passed_over) or published
-    if work.slicing in complete and work.slicing not in work.copied:
-        return work.slicing
+    for begun in (work.slicing, work.hashed.id if work.hashed is not None else ""):
+        if begun in complete and begun not in work.copied:
+            return begun
     return "" if not complete or complete[-1] in work.copied else complete[-1]
 
 

@@ -317,7 +317,9 @@ def test_without_rsync_on_the_host_the_same_list_goes_as_a_tar_stream(case: Case
     without_rsync(case)
     shown = case.ssh.preview(RUN, case.endpoint, case.spec, case.until())
     assert replace(shown, streamed="") == by_rsync and by_rsync.streamed == ""
-    assert shown.streamed == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
+    assert (
+        shown.streamed == "the login finds no rsync on the host: the files go as a tar stream over the same connection"
+    )
     assert f"  {shown.streamed}" in send_lines(shown)
     assert case.send()[0] == 8
     arrived = {str(p.relative_to(case.workdir)) for p in case.workdir.rglob("*")}
