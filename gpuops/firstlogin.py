@@ -145,8 +145,7 @@ def ask(login: argv.Login, operation: str, request: dict[str, Any], seconds: flo
         begun = time.monotonic()
         channel.settimeout(max(0.1, end - begun))
         channel.exec_command(AGENT_COMMAND)
-        channel.sendall(script(operation, request, token))
-        channel.shutdown_write()
+        _tell(channel, script(operation, request, token))
         out = _read_all(channel, end)
         channel.status_event.wait(max(0.0, min(EXIT_STATUS_S, end - time.monotonic())))
         code = channel.recv_exit_status() if channel.exit_status_ready() else UNKNOWN
@@ -161,6 +160,17 @@ def ask(login: argv.Login, operation: str, request: dict[str, Any], seconds: flo
         raise Unreachable(f"the connection broke: {names.escape(str(error)) or type(error).__name__}") from error
     finally:
         connection.close()
+
+
+def _tell(channel: paramiko.Channel, program: bytes) -> None:
+    """Send the program. A command that ended without reading it is no broken connection: its status and words come next."""
+    try:
+        channel.sendall(program)
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        return
 
 
 def _refusal(code: int, out: bytes) -> str:

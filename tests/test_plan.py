@@ -54,7 +54,7 @@ def test_the_screen_begins_with_the_money_and_ends_with_the_next_command(tmp_pat
     labels = [line[2:15].strip() for line in lines[1:-1] if line[2:15].strip()]
     assert labels == [
         "costs at most", "price", "device", "offer", "runs", "deadline", "limit", "ended by", "ended by", "what survives",
-        "copies go to",
+        "upload", "copies go to",
     ]  # fmt: skip
     assert len(lines) <= 24, "one screen"
 

@@ -113,7 +113,9 @@ class App:
         if not given:
             return None
         if not given["port"].isdigit():
-            raise UsageError(f"config.toml: [ssh.jump] port {given['port']!r} is no number")
+            config = self.home.path / "config.toml"
+            problem = f"{config}: [ssh.jump] port {given['port']!r} is no number"
+            raise UsageError(problem, next_command=f"mend {config}")
         endpoint = Endpoint(given["host"], int(given["port"]), given["user"])
         return Jump(endpoint, given["host_key"], os.path.expanduser(given["identity_file"]))
 

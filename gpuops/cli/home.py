@@ -95,7 +95,8 @@ def _jump(file: Path, given: Any) -> dict[str, str]:
     if not isinstance(given, dict) or (missing := [key for key in needed if not given.get(key)]):
         raise UsageError(
             f"{file}: [ssh.jump] needs {', '.join(needed if not isinstance(given, dict) else missing)}; host_key is the line "
-            "that `ssh-keyscan -t ed25519 HOST` prints, without the name, once its owner has confirmed it"
+            "that `ssh-keyscan -t ed25519 HOST` prints, without the name, once its owner has confirmed it",
+            next_command=f"mend {file}",
         )
     return {"port": "22", **{key: str(value) for key, value in given.items()}}
 

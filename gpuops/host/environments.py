@@ -157,7 +157,7 @@ def _run(command: list[str], workdir: str, found: dict[str, str], log: str) -> N
 
 def _last(output: bytes) -> str:
     lines = [line for line in output.decode("utf-8", "replace").strip().splitlines() if line.strip()]
-    return " | ".join(lines[-4:])[-600:] or "it says nothing"
+    return " | ".join(lines[-8:])[-1000:] or "it says nothing"
 
 
 def _key(environment: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from e2e import hands
-from e2e.world import TRAIN, World
+from e2e.world import POLICY, TRAIN, World
 
 pytestmark = pytest.mark.e2e
 
@@ -55,10 +55,11 @@ def test_it_hangs_and_the_wall_clock_ends_it(world: World) -> None:
 
 def test_it_hangs_without_a_wall_clock_and_the_deadline_ends_it(world: World) -> None:
     """Sealed and copied before the deadline, although the program neither ends nor answers."""
-    with hands.at_most(75):
+    world.configure(POLICY.replace("copy_margin_s = 3", "copy_margin_s = 8"))
+    with hands.at_most(95):
         out = ran(
             world, TWO + "while True: time.sleep(0.1)\n", 6, "Going down: deadline", "ignored SIGTERM for 1 s",
-            "Training aborted", deadline="20s", hold="15s", setup="15s", train={"grace": "1s"},
+            "Training aborted", deadline="40s", hold="15s", setup="15s", train={"grace": "1s"},
         )  # fmt: skip
     assert names(world) == ["step-000003", "step-000006"]
     assert "FORCED" not in out
