@@ -106,15 +106,15 @@ class Twice:
             return self._inner.provision(order, until)
 
 
-def retried_create(ports: Any, s: Any, do: Any, purchase_id: str) -> Any:
+def retried_create(ports: Any, s: Any, do: Any, purchase_id: str, policy: Any) -> Any:
     inner = ports.providers
-    return provision(dataclasses.replace(ports, providers=lambda n: Twice(inner(n))), s, do, purchase_id)
+    return provision(dataclasses.replace(ports, providers=lambda n: Twice(inner(n))), s, do, purchase_id, policy)
 
 
 provision = buy._provision
 
 
-def send_whenever(ports: Any, s: Any, do: Any, purchase_id: str) -> Any:
+def send_whenever(ports: Any, s: Any, do: Any, purchase_id: str, policy: Any) -> Any:
     p = s.purchases[purchase_id]
     provider = ports.providers(s.spec.provider)
     try:
@@ -344,6 +344,12 @@ def sleepy(seed: int) -> Faults:
     return dataclasses.replace(Faults(seed=seed), operator=Lives(pauses=((5 + seed % 12, 26 * 3600.0),)))
 
 
+def inherited(seed: int) -> Faults:
+    """One terminal looks and dies; another one, whose clock was never put right, goes on from its look."""
+    dead, wrong = Lives(kills=((3, "after"),)), Lives(clock_skew_s=-695.0)
+    return Faults(seed=1 + 3 * seed, second=True, second_s=60.0 + seed, operator=dead, other=wrong)
+
+
 def killed_while_copying(seed: int) -> Faults:
     """The operator dies around the time at which copies are published, and the guard goes on."""
     kills = ((30 + seed % 40, "after"),)
@@ -405,6 +411,9 @@ MUTANTS: dict[str, Mutant] = {
     "late intent": Mutant(advancing(late_intent), ("intent first",)),
     "retried create": Mutant(swap(buy, "_provision", retried_create), ("one create",)),
     "send_before ignored": Mutant(swap(buy, "_provision", send_whenever), ("sent in time",), 50, sleepy),
+    "another one's look believed at any time": Mutant(
+        swap(buy, "_decided_at_a_wrong_time", lambda *a: False), ("sent in time",), 20, inherited
+    ),
     "unknown = gone": Mutant(swap(resolve, "_search", unknown_is_gone), ("gone",)),
     "give up on terminate": Mutant(swap(terminate, "_one", give_up), ("liveness", "spend"), 400),
     "terminate first": Mutant(swap(Work, "safe_to_end", property(lambda self: True)), ("copied first",)),
