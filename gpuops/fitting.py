@@ -78,8 +78,15 @@ def fits(found: Probed, s: RunState, now: Time, policy: Policy, room_bytes: int)
 
 def forecast(found: Probed, s: RunState, policy: Policy) -> list[str]:
     """The plan, worked out again with measured figures, as lines for a person."""
-    lines = []
-    if found.step_s:
+    lines = [f"it took {_hours(found.seconds)}" if found.seconds >= 60 else f"it took {found.seconds:.1f} s"]
+    asked = s.spec.train.probe.updates if s.spec.train.probe else 0
+    if found.updates > asked > 0:
+        lines.append(
+            f"it made {found.updates} updates, {asked} were asked: it may ignore GPUOPS_MAX_UPDATES; give `probe.argv`"
+        )
+    if not found.step_s:
+        lines.append("it wrote no heartbeats: how long an update takes is not known")
+    else:
         tokens = f", {found.tokens_per_s:,.0f} tokens/s" if found.tokens_per_s else ""
         lines.append(f"{found.updates} updates, {found.step_s:.3g} s each{tokens}")
     used = f"memory {_gb(found.memory_bytes)}"

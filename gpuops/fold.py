@@ -16,7 +16,7 @@ from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_o
 from gpuops.purchase import Purchase
 from gpuops.spec import Spec
 from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, RunState, copy_name, later_wish
-from gpuops.values import Copied, Mark, Money, Offer, Record, SendList
+from gpuops.values import Copied, Mark, Money, Offer, Record
 
 __all__ = ["ImpossibleTransition", "fold"]
 
@@ -238,7 +238,7 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "checked": purchases.checked,
     "environment": purchases.environment,
     "probed": purchases.probed,
-    "listed": lambda s, r: on_work(s, r, preview=from_json(SendList, r.event.data["preview"]), preview_at=r.at),
+    "listed": purchases.listed,
     "transferred": purchases.transferred,
     "sent": purchases.sent,
     "brought": purchases.brought,

@@ -22,6 +22,7 @@ from gpuops.values import (
     Record,
     Ref,
     Sealed,
+    SendList,
     Surroundings,
 )
 
@@ -148,6 +149,12 @@ def checked(s: RunState, r: Record) -> RunState:
     d = r.event.data
     checks = tuple(from_json(Check, c) for c in d["checks"])
     return on_work(s, r, checks=checks, facts=d.get("facts", {}), checked_at=r.at, boot_id=d.get("boot_id", ""))
+
+
+def listed(s: RunState, r: Record) -> RunState:
+    """A dry run said what would be sent."""
+    preview, made = from_json(SendList, r.event.data["preview"]), purchase_of(s, r).work.listings
+    return on_work(s, r, preview=preview, preview_at=r.at, listings=made + 1)
 
 
 def environment(s: RunState, r: Record) -> RunState:

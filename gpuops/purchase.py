@@ -75,6 +75,8 @@ class Work:
     checked_at: Time | None = None
     preview: SendList | None = None
     preview_at: Time | None = None
+    listings: int = 0
+    """So many dry runs were made: a file that changes while it is listed would be listed for ever."""
     delivered: tuple[int, int] | None = None
     """Files and bytes that were sent and verified, where inputs are still to come."""
     inputs: dict[str, int] = field(default_factory=dict)

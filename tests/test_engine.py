@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runstory import DEADLINE, LIMIT, LIST, LOG, OFFER, POLICY, SPEC, START, Story, generation, ref
 
 from gpuops.codec import to_json
-from gpuops.engine import GUARD, OPERATOR, RULES, advance, drive
+from gpuops.engine import GUARD, OPERATOR, RULES, advance, drive, load
 from gpuops.errors import HostError, JournalError, ListChanged, ProviderError, Unreachable
 from gpuops.fold import ImpossibleTransition
 from gpuops.hits import judge, listed_events
@@ -28,12 +28,13 @@ from gpuops.spec import Teardown
 from gpuops.stages import buy
 from gpuops.stages.mirror import mirror
 from gpuops.stages.move_end import move_end
+from gpuops.stages.transfer import MOST_LISTINGS
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
 from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
 from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
 from gpuops.testing.provider import DirectLine, connect
-from gpuops.values import Billable, HostKey, HostStatus, Mark, Scope
+from gpuops.values import Billable, HostKey, HostStatus, Mark, Scope, SendFile
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"
 PURE = ["engine", "fold", "fold_purchase", "state", "policy", "cost", "steps", "hits", "copying", "fitting"]
@@ -590,6 +591,21 @@ def test_a_list_that_changed_before_it_was_sent_is_asked_about_again() -> None:
     assert step == Ask("Send these files?", "nothing-to-send")
     assert kinds(ports)[-1] == "listed" and state.failures("transfer", "p1") is None
     assert cloud.deeds == []
+
+
+def test_a_list_that_never_stands_still_is_given_up_with_the_file_that_moves() -> None:
+    moved = replace(LIST, trees=(("/w", (SendFile("run.log", 5, "file"),)),), digest="another")
+    story = Story().bought().checked().wanted("training")
+    for _ in range(MOST_LISTINGS):
+        story.tell("listed", preview=to_json(moved))
+    story.approved("another")
+    ports, cloud, _ = ports_for(story)
+    cloud.machines[0].boot_s = 0
+    ports = replace(ports, host=Broken(ports.host, "send", ListChanged("changed")))  # type: ignore[arg-type]
+    advance("run-1", ports, POLICY, OPERATOR)
+    state = load("run-1", ports)
+    failed = state.failures("transfer", "p1")
+    assert failed is not None and failed.final and failed.error.startswith("run.log changed each of the 5 times")
 
 
 def test_failures_in_a_row_are_tried_again_with_growing_gaps() -> None:

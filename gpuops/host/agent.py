@@ -21,6 +21,8 @@ from gpuops.host.files import RefusedError, atomic_write, read_json
 
 START_S = 15.0
 TAIL_BYTES = 4096
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+"""Python keeps back what it prints into a file: a log that stays empty for hours shows no progress and helps nobody."""
 BEAT_BYTES = 65536
 
 
@@ -30,12 +32,16 @@ def prepare(request: dict[str, Any]) -> dict[str, Any]:
     for path in (plan["workdir"], plan["outputs"]):
         os.makedirs(path, exist_ok=True)
     state = host_facts.make_state(plan["run"], [*request.get("avoid", []), plan["outputs"]])
-    record = os.path.join(state, "before.json")
-    if not os.path.exists(record):
-        before = generations.list_before(plan["outputs"])
-        atomic_write(record, json.dumps(before).encode())
-        _beside_outputs(plan["outputs"], f".gpuops-{plan['run']}.before.json", before)
+    if not os.path.exists(os.path.join(state, "before.json")):
+        record_before(plan, state)
     return {"state": state}
+
+
+def record_before(plan: dict[str, Any], state: str) -> None:
+    """What lies in the output directory now belongs to no generation of this run."""
+    before = generations.list_before(plan["outputs"])
+    atomic_write(os.path.join(state, "before.json"), json.dumps(before).encode())
+    _beside_outputs(plan["outputs"], f".gpuops-{plan['run']}.before.json", before)
 
 
 def start(request: dict[str, Any]) -> dict[str, Any]:
@@ -54,7 +60,7 @@ def start(request: dict[str, Any]) -> dict[str, Any]:
         # where the environment was made, if one was: the same in which it was looked at
         made = read_json(os.path.join(state, "environment.done.json")) or {}
         place = str((made.get("found") or {}).get("place") or "")
-        environment = host_facts.within({**host_facts.image_environment(), **plan["env"]}, place)
+        environment = host_facts.within({**UNBUFFERED, **host_facts.image_environment(), **plan["env"]}, place)
         plan.update(boot_id=boot, state=state, env=environment)
         for stale in ("status.json", "stop.json", "sealed.json"):
             if os.path.exists(os.path.join(state, stale)):

@@ -28,8 +28,16 @@ def environment(request: dict[str, Any]) -> dict[str, Any]:
 def probe(request: dict[str, Any]) -> dict[str, Any]:
     """Try a few updates and measure them; goes on without this connection, and may be asked again."""
     plan, secrets = request["plan"], request.get("secrets") or {}
+    state = agent.prepare({"plan": plan, "avoid": plan["avoid"]})["state"]
+
+    def work(log: str) -> dict[str, Any]:
+        found = probing.measure(plan, secrets, log)
+        # a program that ignores GPUOPS_OUTPUT_DIR wrote where training will write
+        agent.record_before(plan, state)
+        return found
+
     job = _job(plan, "probe", plan)
-    return _answer(job, job.ask(lambda log: probing.measure(plan, secrets, log), float(request["wait_s"])))
+    return _answer(job, job.ask(work, float(request["wait_s"])))
 
 
 def _job(plan: dict[str, Any], name: str, key: Any) -> Job:

@@ -15,6 +15,8 @@ from gpuops.state import RunState
 from gpuops.steps import Ask, Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Endpoint, Event, SendList, Time
 
+MOST_LISTINGS = 5
+
 
 def transfer(s: RunState, now: Time, policy: Policy) -> Step | None:
     """List, ask, send."""
@@ -61,7 +63,7 @@ def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendL
             files, size = ports.host.send(s.run, endpoint, s.spec, approved, do.until)
         except ListChanged:
             # the new list is another question; the rental does not end because somebody saved a file
-            return _list(ports, s, do, endpoint)
+            return _list_again(ports, s, do, endpoint, approved)
         except Unreachable as error:
             return (attempted("transfer", error.message, do.purchase),)
         except HostError as error:
@@ -70,6 +72,19 @@ def _send(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendL
     if s.spec.inputs:
         return (fact("sent", do.purchase, files=files, bytes=size, seconds=seconds),)
     return (fact("transferred", do.purchase, files=files, bytes=size, seconds=seconds),)
+
+
+def _list_again(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, approved: SendList) -> tuple[Event, ...]:
+    """Another dry run; a few of them are enough to see that the list does not stand still, as with a log that lies in it."""
+    events = _list(ports, s, do, endpoint)
+    made = s.purchases[do.purchase or ""].work.listings
+    if made < MOST_LISTINGS or events[0].kind != "listed":
+        return events
+    sizes = {file["path"]: file["size"] for tree in events[0].data["preview"]["trees"] for file in tree[1]}
+    moving = [f.path for _, files in approved.trees for f in files if sizes.get(f.path) != f.size]
+    what = ", ".join(moving[:3]) or "a file"
+    why = f"{what} changed each of the {made} times that the list was made: exclude it, or write it elsewhere"
+    return (attempted("transfer", why, do.purchase, final=True),)
 
 
 def _bring(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:

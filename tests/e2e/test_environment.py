@@ -111,3 +111,14 @@ def test_what_does_not_fit_is_not_launched(world: World) -> None:
     assert done.returncode == 4, done.stdout
     assert "WRONG  training time" in done.stdout and "for 100,000 updates" in done.stdout
     assert hands.records(world, "launching") == [] and world.rentals() == []
+
+
+def test_what_a_probe_leaves_in_the_real_output_folder_is_no_result_of_training(world: World) -> None:
+    code = TRAIN.replace('os.environ["GPUOPS_OUTPUT_DIR"]', '"/workspace/out"')
+    manifest = hands.manifest(
+        world, code=code, train={"argv": ["python3", "train.py", "2", "0.1", "9"], "probe": PROBE}
+    )
+    done = world.run("run", str(manifest), "--yes")
+    assert done.returncode == 6, done.stdout
+    assert world.status()[-1]["outcome"] == "ended" and world.generations() == [], "training itself published nothing"
+    assert "step 2" in next((world.root / "results").glob("*/telemetry/train.log")).read_text()
