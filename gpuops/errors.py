@@ -50,7 +50,8 @@ class ManifestError(UsageError):
 
     def __init__(self, message: str, *, file: str = "", line: int = 0, key: str = "") -> None:
         where = f"{file}:{line}: " if file else ""
-        super().__init__(f"{where}{key + ': ' if key else ''}{message}")
+        again = f"mend the file, then again: gpuops check {file}" if file else ""
+        super().__init__(f"{where}{key + ': ' if key else ''}{message}", next_command=again)
         self.file, self.line, self.key = file, line, key
 
 

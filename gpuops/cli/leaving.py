@@ -28,7 +28,7 @@ def guard_holds(home: Path) -> bool:
 def still_bills(app: App, state: RunState) -> GpuopsError:
     """The message of exit 5: what bills, what will end it, what to type."""
     return MayBill(
-        f"Detached from {state.run}; it goes on. {layers_text(app, state)}",
+        f"Detached from {state.run}; it goes on, and `gpuops watch {state.run}` follows it. {layers_text(app, state)}",
         may_bill=tuple(name_of(p) for p in state.may_bill),
         next_command=f"gpuops down {state.run}",
     )
