@@ -22,7 +22,7 @@ _LOCK_WAIT_S = 1.0
 _LOCK_EVERY_S = 0.02
 _ACCOUNT_S = 30.0
 # The optional protocols of the contract; the wrapper has exactly those that the adapter has.
-_OPTIONAL = ("set_end", "set_mark", "host_key", "charges", "needs")
+_OPTIONAL = ("set_end", "set_mark", "host_key", "attach", "caller", "admit", "charges", "needs")
 
 
 @dataclass(frozen=True)

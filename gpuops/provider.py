@@ -24,6 +24,7 @@ from gpuops.values import (
     Refused,
     Scope,
     Time,
+    VolumeUse,
 )
 
 Grade = Literal["none", "declared", "read back", "observed to fire"]
@@ -135,6 +136,31 @@ class TellsHostKey(Protocol):
 
     def host_key(self, ref: Ref, until: Time) -> str | None:
         """The fingerprint (`SHA256:…`), or None while the provider does not know it yet."""
+        ...
+
+
+@runtime_checkable
+class AttachesVolumes(Protocol):
+    """Volumes that exist already join a rental by a call of their own, once it runs."""
+
+    def attach(self, ref: Ref, volume: VolumeUse, until: Time) -> None:
+        """Attach `volume` to `ref` and read back that it outlives the rental; safe to repeat.
+
+        Returning means that the provider shows it attached and kept. Raises when it does not, or not yet.
+        """
+        ...
+
+
+@runtime_checkable
+class AdmitsCaller(Protocol):
+    """A firewall of the rental's own lets SSH in from named addresses only (`Order.allow_from` when it is made)."""
+
+    def caller(self, until: Time) -> str:
+        """The address of this computer as the provider's side sees it, as a network: `198.51.100.7/32`."""
+        ...
+
+    def admit(self, ref: Ref, sources: tuple[str, ...], until: Time) -> tuple[str, ...]:
+        """Let SSH reach `ref` from exactly these networks and return what is admitted afterwards, read back."""
         ...
 
 

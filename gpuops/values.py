@@ -120,6 +120,8 @@ class Order:
     host_key: HostKey | None
     startup: str
     ends_at: Time
+    allow_from: tuple[str, ...] = ()
+    """Networks from which SSH is let in, where the rental has a firewall of its own; empty: the provider's default."""
 
 
 @dataclass(frozen=True, slots=True)
