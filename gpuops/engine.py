@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpuops.errors import GpuopsError, JournalError, Stale
 from gpuops.fold import fold
-from gpuops.policy import Policy
+from gpuops.policy import Policy, with_timeouts
 from gpuops.ports import Ports
 from gpuops.stages.buy import buy
 from gpuops.stages.check_host import check_host
@@ -60,6 +60,7 @@ def decide(state: RunState, now: Time, policy: Policy, may: frozenset[str]) -> S
     """
     if "resume" in may and state.replaced:
         may = OPERATOR
+    policy = with_timeouts(policy, state.timeouts, state.spec.timeouts)
     asks: list[Ask] = []
     waits: list[Wait] = []
     for rule in RULES:

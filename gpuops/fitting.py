@@ -44,29 +44,14 @@ def fits(found: Probed, s: RunState, now: Time, policy: Policy, room_bytes: int)
 
     Figures that the probe did not tell are not judged: a program without heartbeats has no step time.
     """
-    rental = s.rental
-    work = rental.work if rental else None
-    rate = (work.copy_rate if work else 0.0) or policy.copy_bytes_per_s
-    outputs, grace_s = s.spec.outputs, s.spec.train.grace_s
     ended = "its time was over" if found.timed_out else f"exit {found.exit_code}"
     checks = [Check("probe", "exit 0", ended, found.exit_code == 0 and not found.timed_out)]
     if found.device_bytes and found.device_total_bytes:
         most = found.device_total_bytes * DEVICE_PART
         checks.append(_size("device memory", found.device_bytes, most, "at most"))
     if found.generation_bytes:
-        needed = found.generation_bytes * (outputs.keep_last + 1)
-        checks.append(
-            Check(
-                "room for checkpoints on the host",
-                _gb(needed),
-                f"{_gb(found.free_bytes)} free",
-                needed <= found.free_bytes,
-            )
-        )
-        checks.append(Check("room for copies here", _gb(needed), f"{_gb(room_bytes)} free", needed <= room_bytes))
-        left = s.deadline - now - grace_s
-        takes = copy_seconds(found.generation_bytes, rate) + policy.copy_margin_s
-        checks.append(Check("copy before the deadline", f"{takes:.0f} s", f"{left:.0f} s left", takes <= left))
+        checks.append(_room("room for checkpoints on the host", found.generation_bytes, s, found.free_bytes))
+        checks += copies_fit(found.generation_bytes, s, now, policy, room_bytes)
     updates = s.spec.train.max_updates
     if updates and found.step_s:
         takes, left = updates * found.step_s, s.teardown_at(policy) - now
@@ -74,6 +59,21 @@ def fits(found: Probed, s: RunState, now: Time, policy: Policy, room_bytes: int)
             Check("training time", f"{_hours(takes)} for {updates:,} updates", f"{_hours(left)} left", takes <= left)
         )
     return tuple(checks)
+
+
+def copies_fit(size: int, s: RunState, now: Time, policy: Policy, room_bytes: int) -> tuple[Check, ...]:
+    """Whether generations of this size find room at their destination, and one of them time before the deadline."""
+    rate = (s.rental.work.copy_rate if s.rental else 0.0) or policy.copy_bytes_per_s
+    left = s.deadline - now - s.spec.train.grace_s
+    takes = copy_seconds(size, rate) + policy.copy_margin_s
+    in_time = Check("copy before the deadline", f"{takes:.0f} s", f"{left:.0f} s left", takes <= left)
+    return _room("room for copies here", size, s, room_bytes), in_time
+
+
+def _room(where: str, size: int, s: RunState, free_bytes: int) -> Check:
+    """Room for what is kept, and for one more while it is written."""
+    needed = size * (s.spec.outputs.keep_last + 1)
+    return Check(where, _gb(needed), f"{_gb(free_bytes)} free", needed <= free_bytes)
 
 
 def forecast(found: Probed, s: RunState, policy: Policy) -> list[str]:

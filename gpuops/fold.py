@@ -14,7 +14,7 @@ from gpuops import fold_purchase as purchases
 from gpuops.codec import changed, from_json
 from gpuops.fold_purchase import ImpossibleTransition, move, on_work, purchase_of, put
 from gpuops.purchase import Purchase
-from gpuops.spec import Spec
+from gpuops.spec import Spec, Timeouts
 from gpuops.state import RUN_LIFE, Attempt, Extension, Layer, RunState, copy_name, later_wish
 from gpuops.values import Copied, Mark, Money, Offer, Record
 
@@ -114,6 +114,7 @@ def _planned(r: Record) -> RunState:
         limit=d["limit"],
         account=d["account"],
         listing_lag_s=d.get("listing_lag_s"),
+        timeouts=from_json(Timeouts, d.get("timeouts", {})),
         adopted=bool(d.get("adopted")),
         last_at=r.at,
         first_at={"planned": r.at},

@@ -114,6 +114,8 @@ def observed(s: RunState, r: Record) -> RunState:
     """A look at a rental by its id."""
     p, seen = purchase_of(s, r), from_json(Observation, r.event.data["observation"])
     work = p.work
+    if seen.fetching_image and work.image_at is None:
+        work = changed(work, image_at=r.at)
     if seen.endpoint is not None and work.endpoint_at is None:
         work = changed(work, endpoint_at=r.at)
     if seen.endpoint is None and p.observation is not None and p.observation.endpoint is not None:

@@ -21,7 +21,7 @@ from gpuops import manifest_data, manifest_keys, yamlpos
 from gpuops.errors import ManifestError
 from gpuops.manifest_checks import CHECKS, Problem
 from gpuops.manifest_keys import FIRST_USE, Manifest
-from gpuops.spec import Checks, Environment, Outputs, Probe, Spec, Teardown, Train
+from gpuops.spec import Checks, Environment, Outputs, Probe, Spec, Teardown, Timeouts, Train
 from gpuops.values import Money, Need, VolumeUse
 from gpuops.yamlpos import Document, KeyPath
 
@@ -205,6 +205,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         environment=_environment(keys),
         host_tools=keys.host.tools,
         inputs=manifest_data.inputs(keys, local),
+        timeouts=Timeouts(**{f"{name}_s": seconds or 0.0 for name, seconds in keys.timeouts}),
     )
 
 

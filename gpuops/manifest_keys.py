@@ -294,6 +294,17 @@ class Budget(_Keys):
     cap: Amount = Field(description="The most that this run may cost, up to its limit, in USD.")
 
 
+class Timeouts(_Keys):
+    """How long each step on the way to training may take; what is not given is the provider's or the policy's number."""
+
+    allocate: Duration | None = Field(None, description="From the create call to a running host or its image.")
+    image: Duration | None = Field(None, description="Fetching the image, where the provider tells that it does.")
+    ssh: Duration | None = Field(None, description="From the host's address to a host that was reached and checked.")
+    checks: Duration | None = Field(None, description="One look at the host.")
+    environment: Duration | None = Field(None, description="Making the environment of training.")
+    first_update: Duration | None = Field(None, description="From the start of training to an update or generation.")
+
+
 class Teardown(_Keys):
     """When the end begins by itself."""
 
@@ -340,6 +351,7 @@ class Manifest(_Keys):
         900.0, description="From the deadline to the limit, at which everything ends, copied or not."
     )
     setup: Duration = Field(1800.0, description="A machine that is ready but not launched goes down after this.")
+    timeouts: Timeouts = Field(default_factory=lambda: Timeouts.model_validate({}))
     teardown: Teardown = Field(default_factory=lambda: Teardown.model_validate({}))
     on: dict[Name, dict[str, Any]] = Field(
         default_factory=dict,

@@ -12,7 +12,7 @@ from gpuops.cost import Upload, accrued, copy_seconds, limit_and_deadline, uploa
 from gpuops.errors import GateRefused
 from gpuops.policy import Policy
 from gpuops.provider import ImageForm, Traits
-from gpuops.spec import Spec, remarks
+from gpuops.spec import Spec, Timeouts, remarks
 from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Time
 
@@ -46,6 +46,7 @@ class Plan:
     """How many lost rentals may be replaced without asking again, within the same cap and deadline."""
     simulated: bool
     listing_lag_s: float | None
+    timeouts: Timeouts
     notes: tuple[str, ...]
     upload: Upload | None = None
     """None where what would be sent could not be listed."""
@@ -128,6 +129,7 @@ def make_plan(
         resume=spec.train.resume,
         simulated=traits.simulated,
         listing_lag_s=traits.listing_lag_s,
+        timeouts=traits.timeouts,
         notes=tuple(notes),
         upload=_upload(lines, offer, policy),
     )

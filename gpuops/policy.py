@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
+
+from gpuops.spec import Timeouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,7 @@ class Policy:
     accept_s: float = 30
     """How long after `send_before` a request already under way may still be accepted."""
     call_s: float = 30
-    """Bound on one provider call."""
+    """Bound on one call to a provider or host."""
     intents_max: int = 3
     """Intents per run, beside those for lost rentals, so that no fault can make a run buy without end."""
     arm_s: float = 60
@@ -38,14 +41,18 @@ class Policy:
 
     # waiting for the host
     allocate_s: float = 900
-    """Created → running with an endpoint."""
+    """Create call → running with an endpoint, or fetching its image."""
+    image_s: float = 1_800
+    """The provider tells that the image is fetched → running with an endpoint."""
     allocate_part: float = 0.2
     """The gap between looks at a starting rental, as a part of its age: waiting costs at most this much more."""
     allocate_every_s: tuple[float, float] = (0.3, 5)
     """The shortest and the longest gap between those looks."""
-    reach_s: float = 300
-    """Endpoint known → checked."""
-    reach_every_s: float = 0.5
+    ssh_s: float = 300
+    """Endpoint known → reached and checked."""
+    ssh_every_s: float = 0.5
+    checks_s: float = 30
+    """One look at the host, from the login to the last fact."""
     install_s: float = 180
     """Installing missing tools during the check, where the manifest says `host.tools: install`."""
     launch_s: float = 300
@@ -93,6 +100,8 @@ class Policy:
     """Gaps after the 1st, 2nd … failure in a row of one rule; the last one repeats."""
     environment_s: float = 3_600
     """Sent → the environment of training is made and looked at."""
+    first_update_s: float = 3_600
+    """Training started → its first sign. Lines in its log are one, too, unless the manifest sets this."""
     probe_extra_s: float = 120
     """Beside the probe's own time: until it has begun and was asked for."""
     busy_every_s: tuple[float, ...] = (2, 5, 15)
@@ -125,6 +134,13 @@ class Policy:
         if age_s < self.search_fast_s:
             return self.search_fast_every_s
         return self.search_active_every_s if age_s < self.search_active_s else self.search_slow_every_s
+
+
+@lru_cache(maxsize=64)  # asked for at every step of a run
+def with_timeouts(policy: Policy, *told: Timeouts) -> Policy:
+    """Replace the numbers that a provider or a manifest gives; the last one that gives a number counts."""
+    changes = {name: seconds for timeouts in told for name, seconds in asdict(timeouts).items() if seconds}
+    return replace(policy, **changes) if changes else policy
 
 
 def with_overrides(policy: Policy, overrides: dict[str, Any]) -> Policy:

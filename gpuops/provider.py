@@ -8,9 +8,10 @@ is unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from gpuops.spec import Timeouts as Timeouts  # `as`: adapters take the words of the contract from here
 from gpuops.values import (
     Charge,
     Created,
@@ -67,6 +68,8 @@ class Traits:
     free_kinds: tuple[str, ...] = ()
     """Kinds that `prepare` makes: they cost nothing, are listed with their nonce, and must be removed all the same."""
     image: ImageForm = ImageForm("none")
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """What its machines take at most on the way to training, where the policy's numbers do not fit them."""
     simulated: bool = False
     """The devices are pretended; every screen says so."""
 

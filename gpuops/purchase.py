@@ -67,6 +67,8 @@ class Proof:
 class Work:
     """What was done on one rental, and what became of it. Times are money time."""
 
+    image_at: Time | None = None
+    """When the provider first told that the image is being fetched."""
     endpoint_at: Time | None = None
     fingerprint: str = ""
     key_route: str = ""

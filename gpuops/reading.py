@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from gpuops.errors import HostError
@@ -55,14 +55,17 @@ def has_key(text: bytes) -> bool:
     return _KEY_TEXT.search(text) is not None
 
 
-def hashes(source: str, files: Iterable[SendFile]) -> dict[str, Seen]:
-    """What every file and link of a list is here, on all cores. Raises `HostError` for one that cannot be read."""
+def hashes(source: str, files: Iterable[SendFile], over: Callable[[], bool] = lambda: False) -> dict[str, Seen]:
+    """What every file and link of a list is here, on all cores; left off between two files when `over` says that nobody waits.
+
+    Raises `HostError` for one that cannot be read.
+    """
     real = [f for f in files if f.kind != "directory"]
     batches = [[f] for f in real if f.size > SMALL_BYTES]
     batches.append([f for f in real if f.size <= SMALL_BYTES])
     try:
         with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as pool:
-            done = pool.map(lambda batch: [(f.path, _hash(source, f)) for f in batch], batches)
+            done = pool.map(lambda batch: [(f.path, _hash(source, f)) for f in batch if not over()], batches)
             return {path: seen for batch in done for path, seen in batch}
     except OSError as error:
         raise HostError(f"cannot be read here: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,17 +81,21 @@ def total_bytes(spec: Spec, clock: Clock, until: Time) -> int:
 
 def send(spec: Spec, approved: SendList, connection: Connection, clock: Clock, until: Time) -> tuple[int, int]:
     """Send the approved list, then compare sha256 of every file on both ends; returns (files, bytes) verified."""
-    if _list_digest(spec, clock, until) != approved.digest:
-        raise ListChanged("the files changed since the list was approved: look at the new list and approve it")
     pairs = list(zip(spec.transfers, approved.trees, strict=True))
-    with ThreadPoolExecutor(max_workers=1) as beside:  # hashed here while the files go
-        hashing = beside.submit(lambda: [reading.hashes(t.source, files) for t, (_, files) in pairs])
-        for place, (transfer, (destination, files)) in enumerate(pairs):
-            small = streaming.worth(transfer, files)
-            if not small or not streaming.stream(transfer, destination, files, connection, clock, until):
-                wanted_there = partial(lambda n: hashing.result()[n], place)
-                _carry(transfer, destination, files, wanted_there, connection, clock, until)
-        wanted = hashing.result()
+    over = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as beside:  # hashed here while rsync lists again and while the files go
+        try:
+            hashing = beside.submit(lambda: [reading.hashes(t.source, files, over.is_set) for t, (_, files) in pairs])
+            if _list_digest(spec, clock, until) != approved.digest:
+                raise ListChanged("the files changed since the list was approved: look at the new list and approve it")
+            for place, (transfer, (destination, files)) in enumerate(pairs):
+                small = streaming.worth(transfer, files)
+                if not small or not streaming.stream(transfer, destination, files, connection, clock, until):
+                    wanted_there = partial(lambda n: hashing.result()[n], place)
+                    _carry(transfer, destination, files, wanted_there, connection, clock, until)
+            wanted = hashing.result()
+        finally:
+            over.set()
     request = [{"root": d, "files": sorted(w)} for (d, _), w in zip(approved.trees, wanted, strict=True)]
     answer = connection.call("verify", {"trees": request}, until)
     count = size = 0

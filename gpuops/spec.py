@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gpuops.values import Money, Need, Time, VolumeUse
@@ -134,6 +134,24 @@ class Outputs:
 
 
 @dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long each step on the way to training may take, in seconds; 0: whoever says this does not say."""
+
+    allocate_s: float = 0
+    """From the create call to a host that answers at an address, or to the fetching of its image."""
+    image_s: float = 0
+    """Fetching the image, as far as the provider tells that it does."""
+    ssh_s: float = 0
+    """From the address to a host that was reached and checked."""
+    checks_s: float = 0
+    """One look at the host."""
+    environment_s: float = 0
+    """Making the environment of training."""
+    first_update_s: float = 0
+    """From the start of training to its first sign: an update, a generation."""
+
+
+@dataclass(frozen=True, slots=True)
 class Teardown:
     """When teardown begins by itself."""
 
@@ -177,6 +195,8 @@ class Spec:
     host_tools: Literal["refuse", "install"] = "refuse"
     """Whether rsync and tmux are installed where they are missing; otherwise something else stands in for them."""
     inputs: tuple[Input, ...] = ()
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """What the manifest says; the provider's and then the policy's stand where it is silent."""
 
 
 def unpinned(spec: Spec) -> Spec:

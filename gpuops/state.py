@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gpuops.cost import copy_seconds, limit_and_deadline
 from gpuops.policy import Policy
 from gpuops.purchase import MAY_BILL, Purchase, Work
-from gpuops.spec import Spec
+from gpuops.spec import Spec, Timeouts
 from gpuops.values import Copied, Money, Offer, PurchaseId, RunId, Time
 
 Phase = Literal["planned", "ready", "training", "ended", "sealed", "copied", "closed"]
@@ -84,6 +84,8 @@ class RunState:
     account: str
     listing_lag_s: float | None = None
     """The provider's guaranteed bound on late visibility; None where there is no guarantee."""
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    """The provider's defaults; those of the manifest stand in the spec."""
     adopted: bool = False
     resume: str = ""
     """The generation on the host that training goes on from; empty: it begins anew."""

@@ -182,6 +182,8 @@ class Observation:
     provider_time: Time | None = None
     raw_state: str = ""
     request_id: str = ""
+    fetching_image: bool = False
+    """It is not running yet because its image is being fetched, as the provider tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,9 @@ def test_a_check_gets_the_time_to_install_and_never_outlasts_the_bound_on_reachi
     story = Story(replace(SPEC, host_tools=tools)).bought()  # type: ignore[arg-type]
     known = story.state.purchases["p1"].work.endpoint_at
     assert known is not None
-    first, late = (check_host(story.state, known + after, POLICY) for after in (0, POLICY.reach_s - 2))
+    first, late = (check_host(story.state, known + after, POLICY) for after in (0, POLICY.ssh_s - 2))
     assert isinstance(first, Do) and isinstance(late, Do)
-    assert (first.until, late.until) == (known + seconds, known + POLICY.reach_s)
+    assert (first.until, late.until) == (known + seconds, known + POLICY.ssh_s)
 
 
 @pytest.mark.parametrize(

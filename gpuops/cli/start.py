@@ -206,7 +206,7 @@ def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:
     planned = fact(
         "planned", None, spec=to_json(spec), seed=new_nonce(app.ports.random_bytes(8)), plan=plan.as_json(),
         plan_digest=plan.digest, offer=to_json(plan.offer), deadline=plan.deadline, limit=plan.limit,
-        account=plan.offer.account, listing_lag_s=plan.listing_lag_s,
+        account=plan.offer.account, listing_lag_s=plan.listing_lag_s, timeouts=to_json(plan.timeouts),
     )  # fmt: skip
     # both in one transaction: a run that was planned and wishes nothing would be neither dead nor alive
     wanted = fact("wanted", None, what=what)

@@ -39,7 +39,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
         )
         problem = f"the guard on this computer cannot end it: {s.unarmed}" if s.unarmed else silent
         if not s.unarmed and now < max(s.wanted_at, s.armed_from) + policy.arm_s:
-            return Wait(now + policy.reach_every_s, "waiting for the guard to show that it reaches the provider")
+            return Wait(now + policy.ssh_every_s, "waiting for the guard to show that it reaches the provider")
         return Do("buy", partial(_refuse, problem=problem), bounded(now, policy.call_s), detail="preflight")
     fresh = s.preflight_at is not None and now < s.preflight_at + policy.preflight_fresh_s and not s.preflight_problem
     if not fresh or s.preflight_seq < s.last_intent_seq:

@@ -25,12 +25,12 @@ def check_host(s: RunState, now: Time, policy: Policy) -> Step | None:
     failed = s.failures("check_host", p.id)
     if failed and failed.final:
         return None
-    due = failed.at + policy.reach_every_s if failed else now
+    due = failed.at + policy.ssh_every_s if failed else now
     if due > now:
         return Wait(due, "waiting for the host to answer")
-    call_s = policy.call_s + (policy.install_s if s.spec.host_tools == "install" else 0)
+    call_s = policy.checks_s + (policy.install_s if s.spec.host_tools == "install" else 0)
     # no later than the bound on reaching it: a login that hangs must not move the named outcome
-    until = bounded(now, call_s, s.limit, (p.work.endpoint_at or now) + policy.reach_s)
+    until = bounded(now, call_s, s.limit, (p.work.endpoint_at or now) + policy.ssh_s)
     return Do("check_host", partial(_check, endpoint=p.endpoint), until, p.id)
 
 

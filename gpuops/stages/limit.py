@@ -9,7 +9,7 @@ from gpuops.replacing import intents_left, replaceable
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact, first_due
 from gpuops.timekeeping import ask_the_time, confirmed
-from gpuops.values import Event, Time
+from gpuops.values import Event, HostStatus, Time
 
 
 def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
@@ -166,12 +166,14 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
     work = p.work
     if work.endpoint_at is None:
         said = f"; the provider says: {p.observation.reason}" if p.observation and p.observation.reason else ""
+        if work.image_at is not None:
+            return [(work.image_at + policy.image_s, f"the image was not there within {policy.image_s:.0f} s{said}")]
         why = f"no running host within {policy.allocate_s:.0f} s of the purchase{said}"
         return [(p.intended_at + policy.allocate_s, why)]
     if work.checked_at is None:
         failed = s.failures("check_host", p.id)
         last = f"; last: {failed.error}" if failed else ""
-        return [(work.endpoint_at + policy.reach_s, f"the host was not reached within {policy.reach_s:.0f} s{last}")]
+        return [(work.endpoint_at + policy.ssh_s, f"the host was not reached within {policy.ssh_s:.0f} s{last}")]
     if work.launching_at is None:
         if _wrong(work):
             why = f"held {s.spec.setup_s:.0f} s for a look, because checks failed: {_wrong(work)}"
@@ -183,7 +185,18 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
         failed = s.failures("launch", p.id)
         last = f"; last: {failed.error}" if failed else ""
         return [(work.launching_at + policy.launch_s, f"training did not start within {policy.launch_s:.0f} s{last}")]
+    due = work.launched_at + policy.first_update_s
+    # by a look that was made after it: a computer that slept, or a line that was down, says nothing about training
+    if work.status is not None and (work.status_at or 0.0) >= due and _silent(s, work, work.status):
+        return [(due, f"training showed no update within {policy.first_update_s:.0f} s of its start")]
     return []
+
+
+def _silent(s: RunState, work: Work, status: HostStatus) -> bool:
+    """Training shows no sign: no update, no generation, and, unless the manifest wants one of these, no line in its log."""
+    if work.first_update_at is not None or status.generations or work.outcome:
+        return False
+    return bool(s.spec.timeouts.first_update_s) or not status.log_tail
 
 
 def _preparing_bounds(s: RunState, work: Work, begun: Time, policy: Policy) -> list[tuple[Time, str]]:

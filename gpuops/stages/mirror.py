@@ -6,10 +6,11 @@ from functools import partial
 
 from gpuops.codec import to_json
 from gpuops.copying import copy_slice
-from gpuops.errors import HostError, Unreachable
+from gpuops.errors import CopyError, HostError, Unreachable
+from gpuops.fitting import copies_fit
 from gpuops.policy import Policy
 from gpuops.ports import Ports
-from gpuops.purchase import Work
+from gpuops.purchase import Purchase, Work
 from gpuops.state import RunState
 from gpuops.steps import Do, Step, Wait, attempted, bounded, fact
 from gpuops.values import Event, Generation, Time
@@ -38,7 +39,7 @@ def mirror(s: RunState, now: Time, policy: Policy) -> Step | None:
         # over, so the next one gets twice the time
         slice_s = policy.bulk_slice_s * 2 ** min(sliced.failures if sliced else 0, 6)
         until = bounded(now, slice_s, s.limit, s.teardown_at(policy))
-        return Do("mirror", partial(_hash, target=target), until, p.id, detail=f"hashing {target}")
+        return Do("mirror", partial(_hash, target=target, policy=policy), until, p.id, detail=f"hashing {target}")
     until = bounded(now, policy.bulk_slice_s, s.limit, s.teardown_at(policy))
     return Do("mirror", partial(_mirror, generation=work.hashed), until, p.id, detail=f"mirroring {target}")
 
@@ -57,7 +58,7 @@ def _target(work: Work) -> str:
     return "" if not complete or complete[-1] in work.copied else complete[-1]
 
 
-def _hash(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]:
+def _hash(ports: Ports, s: RunState, do: Do, target: str, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
     if p.endpoint is None:
         raise Unreachable("the rental has no address")
@@ -70,7 +71,24 @@ def _hash(ports: Ports, s: RunState, do: Do, target: str) -> tuple[Event, ...]:
             raise
         except HostError as error:
             return (fact("passed_over", p.id, generation=target), attempted("mirror", error.message, p.id))
-    return (fact("hashed", p.id, generation=to_json(generation)),)
+    return (fact("hashed", p.id, generation=to_json(generation)), *_foreseen(ports, s, p, generation, policy))
+
+
+def _foreseen(ports: Ports, s: RunState, p: Purchase, generation: Generation, policy: Policy) -> tuple[Event, ...]:
+    """A word to a person, once, when the first generation shows that copies of its size will not fit."""
+    if p.work.hashed is not None or p.work.copied:
+        return ()
+    try:
+        free = ports.store.free_bytes(s.spec.outputs.destination)
+    except CopyError:  # the copy itself will say so
+        return ()
+    checks = copies_fit(generation.bytes, s, ports.clock.now(), policy, free)
+    wrong = "; ".join(f"{c.name}: {c.expected} needed, {c.seen}" for c in checks if not c.ok)
+    if not wrong:
+        return ()
+    said = f"the checkpoints are larger than foreseen: {wrong}. Make room at {s.spec.outputs.destination}, or: gpuops extend"
+    ports.notify(s.run, "warning", said)
+    return (fact("notified", p.id, level="warning", message=said),)
 
 
 def _mirror(ports: Ports, s: RunState, do: Do, generation: Generation) -> tuple[Event, ...]:

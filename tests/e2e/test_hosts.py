@@ -74,9 +74,9 @@ HOSTS = (
     ),
     Host("user ubuntu, /workspace closed", SUDO, exit_code=4, sent=False),
     Host("no room for outputs", {"workspace_mb": 5}, exit_code=4, sent=False),
-    Host(".bashrc hangs", {"bashrc": "sleep 1000\n"}, policy={"reach_s": 6}, exit_code=4, sent=False),
+    Host(".bashrc hangs", {"bashrc": "sleep 1000\n"}, policy={"ssh_s": 6}, exit_code=4, sent=False),
     Host("a shell and nothing else", {"shell_only": True}, exit_code=4, sent=False),
-    Host("image that never comes", {"pull_s": 100_000}, policy={"allocate_s": 15}, exit_code=4, sent=False),
+    Host("image that never comes", {"pull_s": 100_000}, policy={"image_s": 15}, exit_code=4, sent=False),
 )  # fmt: skip
 CELLS = [(host, rsync) for host in HOSTS for rsync in ((True, False) if host.sent else (True,))]
 

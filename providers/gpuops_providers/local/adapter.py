@@ -163,6 +163,7 @@ class LocalProvider:
             ends_at=None if keeper_gone else armed,
             provider_time=time.time(),
             raw_state=word,
+            fetching_image=state == "starting" and bool(pulling(rental)),
         )
 
     def terminate(self, ref: Ref, until: Time) -> None:
