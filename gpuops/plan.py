@@ -16,6 +16,8 @@ from gpuops.spec import Spec, Timeouts, remarks
 from gpuops.state import GUARD_LAYER, Layer
 from gpuops.values import Money, Offer, Time
 
+_MOST_OTHERS = 8
+
 
 @dataclass(frozen=True)
 class Lines:
@@ -80,7 +82,7 @@ def make_plan(
 ) -> Plan:
     """Choose the cheapest offer and lay out the run. Raises `GateRefused` when it should not be bought."""
     if not offers:
-        raise _nothing_fits(spec)
+        raise nothing_fits(spec)
     if problem := image_problem(spec.image, traits.image):
         raise GateRefused(
             f"{problem}. Nothing was bought.", next_command=f"write {_image_line(traits.image)} in the manifest"
@@ -151,10 +153,14 @@ def _image_line(form: ImageForm) -> str:
     return "no resources.image" if form.kind == "none" else f"`image: {form.example}` under resources"
 
 
-def _nothing_fits(spec: Spec) -> GateRefused:
+def nothing_fits(spec: Spec, others: tuple[Offer, ...] = ()) -> GateRefused:
+    """The refusal when no offer fits; `others` are what the provider offers instead."""
+    there = list(dict.fromkeys(f"{o.device.count} x {o.device.name} at {o.rate} per hour" for o in others))
+    more = f" and {len(there) - _MOST_OTHERS} more" if len(there) > _MOST_OTHERS else ""
+    instead = f" It offers {', '.join(there[:_MOST_OTHERS])}{more}." if there else ""
     price = f" below {spec.need.max_price_per_hour} USD per hour" if spec.need.max_price_per_hour else ""
     return GateRefused(
-        f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}. Nothing was bought.",
+        f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}.{instead} Nothing was bought.",
         next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
     )
 

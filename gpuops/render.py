@@ -178,7 +178,7 @@ def status_lines(runs: list[dict[str, Any]]) -> list[str]:
         lines += [f"{r['id']}: {safe(t)}" for t in r["trouble"]]
         if any(t.startswith("copy") for t in r["trouble"]):
             lines.append(f'  next: mend it, or give the copy up: gpuops down {r["id"]} --force-unverified "why"')
-    return lines
+    return lines + [f"  next: {r['next']}   (or end it: gpuops down {r['id']})" for r in runs if r["next"]]
 
 
 def reconcile_lines(lines: Sequence[Line], gaps: Sequence[str]) -> list[str]:

@@ -50,7 +50,16 @@ def status_line(s: RunState, now: Time) -> dict[str, Any]:
         "alarms": list(s.alarms),
         "trouble": trouble(s),
         "may_bill": [name_of(p) for p in s.may_bill],
+        "next": next_command(s),
     }
+
+
+def next_command(s: RunState) -> str | None:
+    """What a person types next about an open run; None for a closed one."""
+    if s.closed:
+        return None
+    ready = s.wanted == "ready" and s.rental is not None and s.rental.work.checked_at is not None
+    return f"gpuops {'launch' if ready else 'watch'} {s.run}"
 
 
 def trouble(s: RunState) -> list[str]:

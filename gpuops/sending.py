@@ -130,7 +130,10 @@ def restore(
 
 
 def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int, int]:
-    """Verify the files that the manifest's sha256sum file names, on the host; returns (files, bytes)."""
+    """Verify the files that the manifest's sha256sum file names, on the host.
+
+    Returns (files, bytes) of those that no transfer has sent.
+    """
     if not spec.inputs_sha256:
         return 0, 0
     text, base = _read_sums(spec, connection, until)
@@ -146,10 +149,13 @@ def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int,
         raise HostError(f"{spec.inputs_sha256} names no file")
     request = {"trees": [{"root": "/", "files": [p.lstrip("/") for p in wanted]}]}
     seen = connection.call("verify", request, until)["trees"][0]
+    beside: list[int] = []
     for (path, digest), found in zip(wanted.items(), seen, strict=True):
         if found[0] != "file" or found[2] != digest:
             raise HostError(_difference(path, found, ("file", None, digest)))
-    return len(wanted), sum(int(found[1]) for found in seen)
+        if not any(path.startswith(t.destination.rstrip("/") + "/") for t in spec.transfers):
+            beside.append(int(found[1]))
+    return len(beside), sum(beside)
 
 
 def _read_sums(spec: Spec, connection: Connection, until: Time) -> tuple[str, str]:

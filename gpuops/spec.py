@@ -218,6 +218,13 @@ def remarks(spec: Spec) -> tuple[str, ...]:
             found.append(f"{git.repository}: with its uncommitted changes, patch sha256 {git.patch_sha256}")
         found += git.notes
     found += [_told(item) for item in spec.inputs if item.kind != "path"]
+    made = spec.environment
+    if made is not None and (made.lock or made.command):
+        found.append(
+            f"the environment of training is made on the host first, from {made.lock or ' '.join(made.command)}"
+        )
+    if probe := spec.train.probe:
+        found.append(f"{probe.updates} updates are measured first; what does not fit is not launched")
     return tuple(found)
 
 

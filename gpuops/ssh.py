@@ -155,8 +155,10 @@ class SshHost:
         connection = self._connection(run, endpoint)
         spec, _ = sources.located(spec, self._directory(run).parent, self.clock, until)
         count, size = sending.send(spec, approved, connection, self.clock, until)
-        listed = (0, 0) if spec.inputs else sending.verify_inputs(spec, connection, until)
-        return count + listed[0], size + listed[1]
+        if not spec.inputs:
+            beside = sending.verify_inputs(spec, connection, until)
+            count, size = count + beside[0], size + beside[1]
+        return count, size
 
     def bring(
         self, run: RunId, endpoint: Endpoint, spec: Spec, missing: tuple[Input, ...], until: Time, progress: Progress

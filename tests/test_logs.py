@@ -51,11 +51,12 @@ STATE: Any = SimpleNamespace(
 
 def test_all_of_the_log_is_printed_and_following_leaves_nothing_out(capsys: pytest.CaptureFixture[str]) -> None:
     first = "".join(f"line {n}\n" for n in range(60_000))
+    put = Printer(as_json=False).lines
     host = Growing([first + "ha", "lf\n" + "more\n" * 2000, "end"])
-    logs._from_host(context(host), STATE, True)
+    logs._from_host(context(host), STATE, True, put)
     assert capsys.readouterr().out == first + "half\n" + "more\n" * 2000 + "end\n"
     host.asked = 0
-    logs._from_host(context(host), STATE, False)
+    logs._from_host(context(host), STATE, False, put)
     assert capsys.readouterr().out == host.text + "\n"
     assert host.asked == len(host.text) // LOG_PIECE + 1
 
@@ -63,6 +64,6 @@ def test_all_of_the_log_is_printed_and_following_leaves_nothing_out(capsys: pyte
 def test_the_copied_parts_are_printed_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.log").write_text("b\tc\x1b[2J\nnew")
     (tmp_path / "train.log.1").write_text("old\nold ")
-    logs._copied(Printer(as_json=False), tmp_path)
+    logs._copied(Printer(as_json=False).lines, tmp_path)
     shown = capsys.readouterr().out
     assert shown.startswith("old\nold b   c") and shown.endswith("\nnew\n") and "\x1b" not in shown

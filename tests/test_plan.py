@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,29 @@ def test_everything_that_would_fail_is_told_at_once_and_in_json_beside_the_plan(
     document = json.loads(done.stdout)
     assert done.exit_code == 2 and document["plan"]["deadline"]
     assert [p["next"][:10] for p in document["problems"]] == ["gpuops aut", "change vol"]
+    assert document["error"]["code"] == "credentials" and document["error"]["next"] == "gpuops auth set A_TOKEN"
+
+
+def test_what_is_offered_instead_is_named(tmp_path: Path) -> None:
+    error = refused(plan(tmp_path, resources={"device": "NOSUCH"}))
+    assert "It offers 1 x " in error.message and "A100" in error.message, error.message
+
+
+def test_a_local_file_that_is_not_the_input_is_known_before_money(tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(b"other")
+    item = {"to": "/workspace/data.bin", "path": "data.bin", "sha256": "0" * 64}
+    error = refused(plan(tmp_path, inputs=[item]))
+    assert "data.bin is not the input that the manifest names: sha256 d9298a10" in error.message
+    assert "5 bytes instead of 6" in refused(plan(tmp_path, inputs=[{**item, "bytes": 6}])).message
+    good = {**item, "sha256": hashlib.sha256(b"other").hexdigest(), "bytes": 5}
+    assert plan(tmp_path, inputs=[good]).exit_code == 0
+
+
+def test_a_revision_that_is_not_there_names_what_to_change(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path / "code")], check=True)
+    transfer = {"git": {"repository": "code", "commit": "v9"}, "to": "/workspace/code"}
+    (tmp_path / "code").mkdir(exist_ok=True)
+    assert refused(plan(tmp_path, transfers=[transfer])).next_command.startswith("change transfers in ")
 
 
 @pytest.mark.parametrize(

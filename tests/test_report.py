@@ -10,8 +10,8 @@ from runstory import LIST, LOG, Story, generation
 
 from gpuops.codec import to_json
 from gpuops.fold import fold
-from gpuops.render import report_lines
-from gpuops.report import TIMINGS, report, timings
+from gpuops.render import report_lines, status_lines
+from gpuops.report import TIMINGS, report, status_line, timings
 from gpuops.values import HostStatus
 
 IMAGE = "image: bought until the provider tells an address"
@@ -132,3 +132,23 @@ def test_the_sheet_is_the_same_after_reading_the_journal_again() -> None:
     story = lived()
     again = fold(story.records)
     assert again is not None and timings(again) == timings(story.state)
+
+
+@pytest.mark.parametrize(
+    ("story", "typed"),
+    [
+        (lambda: Story().bought().checked(), "gpuops launch run-1"),
+        (lambda: Story().bought(), "gpuops watch run-1"),
+        (lambda: Story().launched(), "gpuops watch run-1"),
+        (lambda: Story().launched().going_down(), "gpuops watch run-1"),
+    ],
+)
+def test_the_status_of_an_open_run_names_what_to_type(story: Callable[[], Story], typed: str) -> None:
+    line = status_line(story().state, 0)
+    assert line["next"] == typed
+    assert status_lines([line])[-1] == f"  next: {typed}   (or end it: gpuops down run-1)"
+
+
+def test_the_status_of_a_closed_run_names_nothing_to_type() -> None:
+    line = status_line(Story().wanted("closed", "no").tell("closed", None).state, 0)
+    assert line["next"] is None and not any("next:" in text for text in status_lines([line]))

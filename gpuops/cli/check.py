@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 
 from gpuops.cli.context import make_app
+from gpuops.cli.foresee import doubts
 from gpuops.cli.options import Json, ManifestPath, command_app
 from gpuops.cli.start import read_manifest
 from gpuops.codec import to_json
+from gpuops.registry import names as installed
 from gpuops.render import clock_text, sheet, size_text
-from gpuops.spec import Spec
+from gpuops.spec import Environment, Input, Probe, Spec, Transfer
 from gpuops.units import duration_text
 
 app = command_app()
@@ -27,12 +29,12 @@ def check(manifest: ManifestPath, json: Json = False) -> None:
     """
     context = make_app(as_json=json)
     spec = read_manifest(manifest, time.time())
-    rows = list(explain(spec))
+    rows, warnings = list(explain(spec)), list(doubts(spec, installed()))
     if json:
-        context.printer.document({"spec": to_json(spec), "means": dict(rows)})
+        context.printer.document({"spec": to_json(spec), "means": dict(rows), "warnings": warnings})
         return
     context.printer.line(f"{manifest}: good. What it means:")
-    context.printer.lines(sheet(rows, context.printer.width))
+    context.printer.lines(sheet([*rows, *(("WARNING", text) for text in warnings)], context.printer.width))
     context.printer.line(f"  next: gpuops plan {manifest}   (asks the provider for prices; buys nothing)")
 
 
@@ -41,6 +43,12 @@ def explain(spec: Spec) -> Iterator[tuple[str, str]]:
     yield "rents", _rents(spec)
     yield "accepts", _accepts(spec)
     yield "sends", _sends(spec)
+    if spec.inputs:
+        yield "data", "; ".join(_input(item) for item in spec.inputs) + ". Each is verified on the host before training"
+    if spec.environment is not None:
+        yield "trains in", _environment(spec.environment)
+    if spec.train.probe is not None:
+        yield "tries first", _probe(spec.train.probe)
     yield "runs", _runs(spec)
     yield "keeps", _keeps(spec)
     yield "ends", _ends(spec)
@@ -70,9 +78,13 @@ def _accepts(spec: Spec) -> str:
         "down": "otherwise nothing is sent and it goes down at once",
         "hold": f"otherwise nothing is sent and it is held {duration_text(spec.setup_s)} for a look, which costs money",
     }[checks.on_failure]
+    tools = {
+        "install": "Rsync and tmux are installed where they are missing",
+        "refuse": "Nothing is installed on it",
+    }[spec.host_tools]
     return (
         f"the machine when it shows that device{driver}, {checks.free_gb:g} GB free for results, a clock within "
-        f"{duration_text(checks.clock_skew_s)}, and no open port but {', '.join(map(str, checks.ports))}; {otherwise}"
+        f"{duration_text(checks.clock_skew_s)}, and no open port but {', '.join(map(str, checks.ports))}; {otherwise}. {tools}"
     )
 
 
@@ -80,12 +92,48 @@ def _sends(spec: Spec) -> str:
     if not spec.transfers:
         return "nothing"
     trees = "; ".join(
-        f"{t.source} to {t.destination}" + (f" (without {', '.join(t.exclude)})" if t.exclude else "")
+        f"{_source(t)} to {t.destination}" + (f" (without {', '.join(t.exclude)})" if t.exclude else "")
         for t in spec.transfers
     )
     ignored = "" if any(t.include_ignored for t in spec.transfers) else ", what git ignores"
     hashes = f"; inputs must match {spec.inputs_sha256}" if spec.inputs_sha256 else ""
     return f"{trees}. Never keys, .env files, .git{ignored} or caches. Each file is verified there by its hash{hashes}"
+
+
+def _source(transfer: Transfer) -> str:
+    git = transfer.git
+    if git is None:
+        return transfer.source
+    changes = ", with its uncommitted changes as a patch" if git.dirty == "patch" else ""
+    return f"the commit {git.revision} of {git.repository}{changes}"
+
+
+def _input(item: Input) -> str:
+    how = {
+        "https": f"fetched by the host from {item.source}",
+        "path": f"sent from {item.source}",
+        "volume": f"already on the volume as {item.source}",
+        "command": f"made on the host by {shlex.join(word.replace('{to}', item.to) for word in item.argv)}",
+    }[item.kind]
+    return f"{item.to}, {how}" + (f", sha256 {item.sha256[:12]}…" if item.sha256 else "")
+
+
+def _environment(environment: Environment) -> str:
+    made = [f"an environment built on the host from the lock {environment.lock}"] if environment.lock else []
+    made += [f"what `{shlex.join(environment.command)}` makes"] if environment.command else []
+    kept = f", kept in {environment.directory} and used again" if environment.lock else ""
+    named = {"python": environment.python, "torch": environment.torch, "CUDA": environment.cuda}
+    expected = [f"{name} {version}" for name, version in named.items() if version]
+    expected += [f"{environment.devices} devices"] if environment.devices else []
+    held = f"; it must show {', '.join(expected)}, otherwise training is not launched" if expected else ""
+    return " and ".join(made or ["the image as it is"]) + kept + held
+
+
+def _probe(probe: Probe) -> str:
+    return (
+        f"{shlex.join(probe.argv)} for {probe.updates} updates, at most {duration_text(probe.timeout_s)}: time, memory and the "
+        "size of a checkpoint are measured, and what does not fit is not launched"
+    )
 
 
 def _runs(spec: Spec) -> str:

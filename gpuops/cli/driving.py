@@ -278,8 +278,9 @@ def _after(state: RunState, code: int) -> tuple[str, ...]:
         return (f"gpuops plan {state.spec.manifest_path}",)
     if code in (3, 5):
         return ("gpuops reconcile",)
-    if code == 4:
-        return (f"gpuops report {state.run}",)
+    trained = any(p.work.launched_at is not None for p in state.purchases.values())
+    if code == 4 or (code == 6 and not trained):
+        return (f"gpuops report {state.run}   (what was seen; then again: gpuops run {state.spec.manifest_path})",)
     return (f"gpuops logs {state.run}",) if code == 6 else ()
 
 

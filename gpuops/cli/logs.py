@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,7 @@ import typer
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
 from gpuops.cli.interrupts import Interrupted
-from gpuops.cli.options import MaybeRun, command_app
-from gpuops.cli.output import Printer
+from gpuops.cli.options import Json, MaybeRun, command_app
 from gpuops.errors import UsageError
 from gpuops.host.supervisor import LOG_BYTES
 from gpuops.names import escape
@@ -22,6 +22,8 @@ from gpuops.values import Endpoint, Time
 
 MOST_PIECES = 2 * LOG_BYTES // LOG_PIECE + 1
 
+Put = Callable[[Iterable[str]], None]
+
 app = command_app()
 
 
@@ -29,37 +31,45 @@ app = command_app()
 def logs(
     run: MaybeRun = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until training ends.")] = False,
+    json: Json = False,
 ) -> None:
     """Print the log of training.
 
     Example: gpuops logs local-demo -f
     """
-    context = make_app()
+    context = make_app(as_json=json)
     state = context.find(run)
     if not state.closed:
         ensure_guard(context)
+    kept: list[str] = []
+    _print(context, state, follow, kept.extend if json else context.printer.lines)
+    if json:
+        context.printer.document({"run": state.run, "lines": kept})
+
+
+def _print(context: App, state: RunState, follow: bool, put: Put) -> None:
     machines = [p for p in state.purchases.values() if p.work.launching_at is not None]
     for number, machine in enumerate(machines, 1):
         if len(machines) > 1:  # a lost machine was replaced: each has a log of its own
             context.printer.line(f"--- machine {number} of {len(machines)}: {name_of(machine)}")
         if "telemetry" in machine.work.copied:
-            _copied(context.printer, Path(machine.work.copied["telemetry"].path))
+            _copied(put, Path(machine.work.copied["telemetry"].path))
         elif machine is not state.rental:
             context.printer.line("its log was lost with it")
     if machines and (state.rental not in machines or "telemetry" in state.rental.work.copied):
         return  # the next machine has nothing to tell yet, or all was told
     try:
         with context.interrupts.watching():
-            _from_host(context, state, follow)
+            _from_host(context, state, follow, put)
     except Interrupted:
         context.printer.line(f"Left; training goes on.  next: gpuops watch {state.run}")
 
 
-def _from_host(context: App, state: RunState, follow: bool) -> None:
+def _from_host(context: App, state: RunState, follow: bool, put: Put) -> None:
     rental = state.rental
     if rental is None or rental.endpoint is None or rental.work.launched_at is None or rental.life != "created":
         raise UsageError(f"run {state.run} has no log: it is {state.phase}", next_command=f"gpuops report {state.run}")
-    text, offset = Text(context.printer), 0
+    text, offset = Text(put), 0
     try:
         while True:
             now = context.clock.now()
@@ -89,12 +99,12 @@ def _to_the_end(context: App, state: RunState, endpoint: Endpoint, offset: int, 
     return offset
 
 
-def _copied(printer: Printer, directory: Path) -> None:
+def _copied(put: Put, directory: Path) -> None:
     """All parts of the copied log, the oldest (`train.log.1`) first."""
     parts = [p for p in (directory / "train.log.1", directory / "train.log") if p.is_file()]
     if not parts:
-        printer.line(f"no log in {directory}")
-    text = Text(printer)
+        put((f"no log in {directory}",))
+    text = Text(put)
     for part in parts:
         with part.open(errors="replace", newline="\n") as source:
             while piece := source.read(LOG_PIECE):
@@ -103,20 +113,20 @@ def _copied(printer: Printer, directory: Path) -> None:
 
 
 class Text:
-    """Prints pieces of a text as whole lines; a tab becomes the blanks that it stands for."""
+    """Puts pieces of a text out as whole lines; a tab becomes the blanks that it stands for."""
 
-    def __init__(self, printer: Printer) -> None:
-        self._printer = printer
+    def __init__(self, put: Put) -> None:
+        self._put = put
         self._rest = ""
 
     def add(self, piece: str) -> None:
         """Print the lines that are whole now; a line without an end is cut somewhere."""
         *whole, self._rest = (self._rest + piece).split("\n")
-        self._printer.lines(line.expandtabs() for line in whole)
+        self._put(line.expandtabs() for line in whole)
         if len(self._rest) > LOG_PIECE:
             self.end()
 
     def end(self) -> None:
         """Print what is left."""
-        self._printer.lines([self._rest.expandtabs()] if self._rest else [])
+        self._put([self._rest.expandtabs()] if self._rest else [])
         self._rest = ""

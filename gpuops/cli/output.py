@@ -86,13 +86,19 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
+def error_document(error: GpuopsError, code: str = "") -> dict[str, Any]:
+    """An error as the document that scripts may rely on."""
+    body = {
+        "code": code or error.code, "message": error.message, "may_bill": list(error.may_bill),
+        "next": error.next_command or None,
+    }  # fmt: skip
+    return {"error": body}
+
+
 def print_error(error: GpuopsError, code: str, *, as_json: bool) -> None:
     """What happened, what may still bill, what to type next."""
     if as_json:
-        body = {
-            "code": code, "message": error.message, "may_bill": list(error.may_bill), "next": error.next_command or None
-        }  # fmt: skip
-        _write(sys.stdout, _json({"error": body}))
+        _write(sys.stdout, _json(error_document(error, code)))
     text = f"gpuops: {error.message}\n"
     text += "".join(f"  may still bill: {what}\n" for what in error.may_bill)
     text += f"  next: {error.next_command}\n" if error.next_command else ""

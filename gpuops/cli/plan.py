@@ -7,6 +7,7 @@ import typer
 from gpuops.cli.context import make_app
 from gpuops.cli.foresee import as_one
 from gpuops.cli.options import AcceptLoss, Json, ManifestPath, command_app
+from gpuops.cli.output import error_document
 from gpuops.cli.start import pinned, read_manifest, show_plan
 
 app = command_app()
@@ -25,8 +26,11 @@ def plan(manifest: ManifestPath, json: Json = False, accept_loss: AcceptLoss = "
     made, problems = show_plan(context, spec, accept_loss)
     if json:
         rows = [{"code": p.code, "message": p.message, "next": p.next_command or None} for p in problems]
-        context.printer.document({"plan": made.as_json(), "problems": rows})
-        context.printer.lines(f"would fail: {p.message}" for p in problems)
+        document = {"plan": made.as_json(), "problems": rows}
+        if problems:
+            document |= error_document(as_one(problems))
+        context.printer.document(document)
+        context.printer.lines(f"would fail: {row['message']}" for row in rows)
         raise typer.Exit(problems[0].exit_code if problems else 0)
     if problems:
         raise as_one(problems)

@@ -20,12 +20,12 @@ from gpuops.engine import OPERATOR, drive
 from gpuops.errors import GateRefused, GpuopsError, JournalError, UsageError
 from gpuops.locks import held
 from gpuops.marks import new_nonce
-from gpuops.plan import Lines, Plan, make_plan
+from gpuops.plan import Lines, Plan, make_plan, nothing_fits
 from gpuops.render import plan_lines
 from gpuops.spec import Spec, unpinned
 from gpuops.state import RunState, later_wish
 from gpuops.steps import fact
-from gpuops.values import RunId, Time
+from gpuops.values import Need, RunId, Time
 
 LISTING_S = 60.0
 REMEMBERED_RUNS = 50
@@ -47,7 +47,12 @@ def pinned(app: App, spec: Spec) -> Spec:
         return spec
     from gpuops.sources import pin
 
-    return pin(spec, app.clock)
+    try:
+        return pin(spec, app.clock)
+    except GpuopsError as error:
+        change = f"change transfers in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}"
+        error.next_command = error.next_command or change
+        raise
 
 
 def keep(app: App, run: RunId, spec: Spec) -> None:
@@ -72,6 +77,9 @@ def show_plan(app: App, spec: Spec, accept_loss: str) -> tuple[Plan, list[Gpuops
     offers = provider.quote(spec.need, now + app.home.policy.call_s)
     if spec.need.max_price_per_hour is not None:
         offers = tuple(o for o in offers if o.rate.amount <= spec.need.max_price_per_hour)
+    if not offers:
+        anything = Need("", region=spec.need.region)
+        raise nothing_fits(spec, provider.quote(anything, now + app.home.policy.call_s))
     plan = make_plan(
         spec, offers, provider.traits, now, app.home.policy, guard=app.home.guard, accept_loss=accept_loss,
         lines=_lines(app, spec),
@@ -139,6 +147,10 @@ def _begin(app: App, spec: Spec, what: str, accept_loss: str, *, new: bool) -> R
         plan, problems = show_plan(app, spec, accept_loss)
         if problems:
             raise as_one(problems)
+        for other in [s for s in app.states(open_only=True) if s.spec.name == spec.name]:
+            app.printer.line(
+                f"  note: {other.run} has the same name, is {other.phase} and goes on beside it (from {other.spec.manifest_path})"
+            )
         with app.interrupts.shield("plan"), _alone(app):
             # another command may have planned a run for this manifest meanwhile
             state = None if new else _open_run(app, spec)

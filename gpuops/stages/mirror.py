@@ -88,7 +88,7 @@ def _foreseen(ports: Ports, s: RunState, p: Purchase, generation: Generation, po
         return ()
     said = f"the checkpoints are larger than foreseen: {wrong}. Make room at {s.spec.outputs.destination}, or: gpuops extend"
     ports.notify(s.run, "warning", said)
-    return (fact("notified", p.id, level="warning", message=said),)
+    return (fact("alarm", p.id, message=said),)
 
 
 def _mirror(ports: Ports, s: RunState, do: Do, generation: Generation) -> tuple[Event, ...]:
