@@ -5,22 +5,15 @@ The first login, in `check`, is made by fabric and paramiko; everything after it
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import fcntl
-import hashlib
 import os
-import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuops import answers, argv, hostchecks, inputs, names, sending, sources
+from gpuops import answers, argv, hostchecks, hostkeys, inputs, names, sending, sources
 from gpuops.codec import from_json, to_json
-from gpuops.errors import HostError, HostKeyMismatch, Unreachable
+from gpuops.errors import HostError, Unreachable
 from gpuops.fetching import Attempt, Fetch, channels_for, local_problem
 from gpuops.host.supervisor import LOG_BYTES
 from gpuops.ports import LOG_PIECE, Clock, HostFacts, Launched, Progress
@@ -40,7 +33,6 @@ from gpuops.values import (
     Time,
 )
 
-KEYGEN_S = 30.0
 INSTALL_MARGIN_S = 15.0
 """What is left for looking again when an installation took all of its time."""
 STOP_SLICE_S = 20.0
@@ -48,67 +40,22 @@ LEFTOVER_GRACE_S = 5.0
 ANSWER_S = 5.0
 """Of the time that a call has, so much is left for its answer."""
 RESUMED = ".gpuops-resumed"
-_PUBLIC = re.compile(r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]+=*")
-
-
-@dataclass(frozen=True, slots=True)
-class Jump:
-    """A host through which every rental is reached from this computer."""
-
-    endpoint: Endpoint
-    host_key: str
-    identity: str
 
 
 class SshHost:
     """`ports.Host` on OpenSSH. Keys and known_hosts lie under `runs_dir/<run>/ssh`, sockets in `runtime_dir`."""
 
-    def __init__(self, runs_dir: Path, runtime_dir: Path, clock: Clock, jump: Jump | None = None) -> None:
+    def __init__(self, runs_dir: Path, runtime_dir: Path, clock: Clock, jump: hostkeys.Jump | None = None) -> None:
         self.runs_dir, self.runtime_dir, self.clock, self.jump = Path(runs_dir), Path(runtime_dir), clock, jump
         self._connections: dict[str, Connection] = {}
 
     def keys(self, run: RunId) -> tuple[str, HostKey]:
-        """Make the run's client key and host key once, as a whole directory put in place by one rename."""
-        directory = self._directory(run)
-        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(directory.parent / ".keys.lock"):
-            if not (directory / "client.pub").exists():
-                new = Path(tempfile.mkdtemp(prefix=".ssh-", dir=directory.parent))
-                for name in ("client", "host"):
-                    made = run_child(
-                        argv.keygen(str(new / name), f"gpuops-{name}"), self.clock, self.clock.now() + KEYGEN_S
-                    )
-                    if made.code:
-                        raise HostError(f"ssh-keygen: {made.err}")
-                if directory.exists():
-                    for known in directory.iterdir():
-                        shutil.copy2(known, new / known.name)
-                    shutil.rmtree(directory)
-                os.rename(new, directory)
-        public = _bare((directory / "host.pub").read_text())
-        return (
-            _bare((directory / "client.pub").read_text()),
-            HostKey((directory / "host").read_text(), public, fingerprint(public)),
-        )
+        """Make the run's client key and host key once."""
+        return hostkeys.make(self._directory(run), self.clock)
 
     def pin(self, run: RunId, endpoint: Endpoint, public_key: str) -> str:
-        """Write the line of this address in the run's known_hosts and return the key's fingerprint.
-
-        A run may know several addresses: a lost rental that was replaced may come back, with work on it.
-        """
-        argv.check_endpoint(endpoint)
-        bare = _bare(public_key)
-        if not _PUBLIC.fullmatch(bare):
-            raise HostError(f"not a public host key: {names.escape(public_key)[:80]!r}")
-        path = self._directory(run) / "known_hosts"
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(prefix=".known-", dir=path.parent)
-        line = argv.known_hosts_line(endpoint, bare)
-        others = [known for known in _lines(path) if known.split(" ", 1)[0] != line.split(" ", 1)[0]]
-        with os.fdopen(fd, "w") as out:
-            out.write("".join([*others, line]))
-        os.rename(temporary, path)
-        return fingerprint(bare)
+        """Pin the key of this address for the run and return its fingerprint."""
+        return hostkeys.pin(self._directory(run), endpoint, public_key)
 
     def scan(self, run: RunId, endpoint: Endpoint, until: Time) -> str:
         """The key that the host presents, which proves nothing by itself."""
@@ -118,10 +65,8 @@ class SshHost:
             login = argv.Login(endpoint, "", "", "ssh-ed25519", "", self._jump_login(run))
             return firstlogin.presented(login, min(15.0, until - self.clock.now()))
         done = run_child(argv.keyscan(endpoint, 10), self.clock, min(until, self.clock.now() + 15))
-        for line in done.out.decode("ascii", "replace").splitlines():
-            fields = line.split()
-            if len(fields) >= 3 and _PUBLIC.fullmatch(" ".join(fields[1:3])):
-                return " ".join(fields[1:3])
+        if key := hostkeys.presented(done.out):
+            return key
         raise Unreachable(f"{endpoint.host} port {endpoint.port} presents no ed25519 host key yet")
 
     def check(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> HostFacts:
@@ -341,37 +286,14 @@ class SshHost:
         """The run's own identity and pin. Raises `HostKeyMismatch` when nothing, or another address, is pinned."""
         argv.check_endpoint(endpoint)
         directory = self._directory(run)
-        known = directory / "known_hosts"
-        lines = _lines(known)
-        if not lines:
-            raise HostKeyMismatch("no host key is pinned for this run: nothing is sent to a host that proved nothing")
-        keys = ((line, " ".join(line.split()[1:3])) for line in lines)
-        line = next((a for a, key in keys if _PUBLIC.fullmatch(key) and a == argv.known_hosts_line(endpoint, key)), "")
-        if not line:
-            raise HostKeyMismatch(
-                f"the pinned host key is for another address than {endpoint.host} port {endpoint.port}"
-            )
+        line = hostkeys.pinned(directory, endpoint)
         self._make_runtime()
         control = control_path(self.runtime_dir, f"{self.runs_dir}|{run}|{endpoint}|{line}|{self.jump}")
-        jump = self._jump_login(run)
-        return argv.Login(endpoint, str(directory / "client"), str(known), line.split()[1], control, jump)
+        identity, known = str(directory / "client"), str(directory / "known_hosts")
+        return argv.Login(endpoint, identity, known, line.split()[1], control, self._jump_login(run))
 
     def _jump_login(self, run: RunId) -> argv.Login | None:
-        """The jump host with a known_hosts file that holds its configured key and nothing else."""
-        if self.jump is None:
-            return None
-        bare = _bare(self.jump.host_key)
-        if not _PUBLIC.fullmatch(bare):
-            raise HostKeyMismatch(f"not a public key of the jump host: {names.escape(self.jump.host_key)[:80]!r}")
-        known = self._directory(run) / "jump_known_hosts"
-        line = argv.known_hosts_line(self.jump.endpoint, bare)
-        if _lines(known) != [line]:
-            known.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(prefix=".jump-", dir=known.parent)
-            with os.fdopen(fd, "w") as out:
-                out.write(line)
-            os.rename(temporary, known)
-        return argv.Login(self.jump.endpoint, self.jump.identity, str(known), line.split()[1], "")
+        return hostkeys.jump_login(self._directory(run), self.jump)
 
     def _connection(self, run: RunId, endpoint: Endpoint) -> Connection:
         login = self._login(run, endpoint)
@@ -392,31 +314,3 @@ def _what_runs(run: RunId, spec: Spec) -> dict[str, Any]:
         "run": run, "argv": list(spec.train.argv), "workdir": spec.train.workdir, "outputs": spec.outputs.directory,
         "env": dict(spec.env), "environment": to_json(spec.environment), "avoid": [v.mount for v in spec.volumes],
     }  # fmt: skip
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines(keepends=True)
-    except OSError:
-        return []
-
-
-def fingerprint(public_key: str) -> str:
-    """`SHA256:…` of a public key, as ssh-keygen prints it."""
-    try:
-        blob = base64.b64decode(public_key.split()[1], validate=True)
-    except (IndexError, ValueError) as error:
-        raise HostError("not a public key") from error
-    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-
-
-def _bare(public_key: str) -> str:
-    """Kind and blob without a comment."""
-    return " ".join(public_key.split()[:2])
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(os.open(path, os.O_CREAT | os.O_RDWR, 0o600), "r+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -25,8 +25,9 @@ from gpuops.ports import Ports, no_progress
 from gpuops.state import RunState
 from gpuops.testing.cloud import NAME, Cloud
 from gpuops.testing.faults import Faults
-from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
+from gpuops.testing.host import Hosts, SimulatedHost
 from gpuops.testing.provider import DirectLine, SimulatedProvider, connect
+from gpuops.testing.store import SimulatedStore
 from gpuops.values import Record, Time
 
 

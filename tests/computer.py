@@ -15,8 +15,9 @@ from gpuops.journal import SqliteJournal
 from gpuops.ports import Ports, no_progress
 from gpuops.testing.cloud import Cloud, Machine
 from gpuops.testing.faults import Faults
-from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
+from gpuops.testing.host import Hosts, SimulatedHost
 from gpuops.testing.provider import connect
+from gpuops.testing.store import SimulatedStore
 from gpuops.values import Mark
 
 T = TypeVar("T")

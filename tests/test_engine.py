@@ -32,8 +32,9 @@ from gpuops.stages.transfer import MOST_LISTINGS
 from gpuops.steps import Ask, Closed, Do, Wait, bounded
 from gpuops.testing.cloud import Cloud
 from gpuops.testing.faults import Faults
-from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
+from gpuops.testing.host import Hosts, SimulatedHost
 from gpuops.testing.provider import DirectLine, connect
+from gpuops.testing.store import SimulatedStore
 from gpuops.values import Billable, HostKey, HostStatus, Mark, Scope, SendFile
 
 CORE = Path(__file__).resolve().parent.parent / "gpuops"

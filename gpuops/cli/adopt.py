@@ -176,7 +176,7 @@ def _look(context: App, item: Billable, *, first_use: bool) -> tuple[Found | Non
 
 def _pin(context: App, item: Billable, endpoint: Endpoint, until: Time, *, first_use: bool) -> tuple[str, str]:
     """Pin the presented key when mark or provider vouch for it, or the user does. Returns (fingerprint, route)."""
-    from gpuops.ssh import fingerprint
+    from gpuops.hostkeys import fingerprint
 
     provider = context.provider(item.ref.provider)
     expected, route = (item.mark.host_key if item.mark else ""), "mark"

@@ -18,11 +18,11 @@ from gpuops.journal import SqliteJournal
 
 if TYPE_CHECKING:
     from gpuops.credentials import Credentials, Redactor
+    from gpuops.hostkeys import Jump
     from gpuops.locks import FileLocks
     from gpuops.ports import Clock, Ports
     from gpuops.provider import Provider
     from gpuops.records import RunId
-    from gpuops.ssh import Jump
     from gpuops.state import RunState
 
 
@@ -106,7 +106,7 @@ class App:
 
     def _jump(self) -> Jump | None:
         """The jump host of `config.toml`."""
-        from gpuops.ssh import Jump
+        from gpuops.hostkeys import Jump
         from gpuops.values import Endpoint
 
         given = self.home.jump

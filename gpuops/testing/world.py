@@ -25,10 +25,11 @@ from gpuops.state import RunState
 from gpuops.steps import Ask, fact
 from gpuops.testing.cloud import NAME, Cloud
 from gpuops.testing.faults import SENTINEL_EVERY_S, START, Faults, Lives
-from gpuops.testing.host import Hosts, SimulatedHost, SimulatedStore
+from gpuops.testing.host import Hosts, SimulatedHost
 from gpuops.testing.invariants import CANARY, Watch
 from gpuops.testing.provider import connect
 from gpuops.testing.scheduler import Killed, Life, Scheduler
+from gpuops.testing.store import SimulatedStore
 from gpuops.testing.wires import (
     SIMULATED_POLICY,
     SimulatedClock,

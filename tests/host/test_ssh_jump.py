@@ -13,7 +13,8 @@ from hostcase import RUN, Case, RealClock
 from sshd import Sshd, sshd
 
 from gpuops.errors import HostKeyMismatch, Unreachable
-from gpuops.ssh import Jump, SshHost
+from gpuops.hostkeys import Jump
+from gpuops.ssh import SshHost
 from gpuops.values import Endpoint
 
 
