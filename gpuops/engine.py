@@ -9,6 +9,8 @@ from gpuops.errors import GpuopsError, JournalError, Stale
 from gpuops.fold import fold
 from gpuops.policy import Policy, with_timeouts
 from gpuops.ports import Ports
+from gpuops.stages.admit import admit
+from gpuops.stages.attach import attach
 from gpuops.stages.buy import buy
 from gpuops.stages.check_host import check_host
 from gpuops.stages.close import close
@@ -35,7 +37,7 @@ from gpuops.values import Event, Record, RunId, Time
 # (seal, copy, the host) stands before the limit.
 RULES: tuple[Rule, ...] = (
     close, resolve, enforce_limit, prove_gone, terminate, copy, seal,
-    observe, move_end, mirror, resume, launch, probe, environment, transfer, check_host, buy,
+    observe, attach, move_end, admit, mirror, resume, launch, probe, environment, transfer, check_host, buy,
 )  # fmt: skip
 
 OPERATOR: frozenset[str] = frozenset(rule.__name__ for rule in RULES)

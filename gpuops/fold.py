@@ -27,6 +27,8 @@ _CLEARS: dict[str, tuple[str, ...]] = {
     "created": ("resolve", "buy"),
     "observed": ("observe", "enforce_limit"),
     "time_told": ("enforce_limit",),
+    "attached": ("attach",),
+    "admitted": ("admit",),
     "checked": ("check_host",),
     "building": ("environment",),
     "environment": ("environment",),
@@ -144,6 +146,7 @@ def _preflight(s: RunState, r: Record) -> RunState:
         preflight_problem=d.get("problem", ""),
         preflight_final=bool(d.get("final")),
         timer=d.get("timer", s.timer),
+        after_create=frozenset(d.get("after_create", s.after_create)),
     )
 
 
@@ -243,6 +246,8 @@ _HANDLERS: dict[str, Callable[[RunState, Record], RunState]] = {
     "transferred": purchases.transferred,
     "sent": purchases.sent,
     "brought": purchases.brought,
+    "attached": lambda s, r: on_work(s, r, attached=purchase_of(s, r).work.attached | {r.event.data["volume"]}),
+    "admitted": lambda s, r: on_work(s, r, admitted=tuple(r.event.data["sources"]), admitted_at=r.at),
     "launching": lambda s, r: on_work(s, r, launching_at=r.at),
     "launched": lambda s, r: on_work(s, r, launched_at=r.at, boot_id=r.event.data["boot_id"]),
     "status": purchases.status,

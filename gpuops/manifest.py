@@ -205,6 +205,7 @@ def _spec(keys: Manifest, folder: Path, environ: Mapping[str, str], path: str) -
         environment=_environment(keys),
         host_tools=keys.host.tools,
         inputs=manifest_data.inputs(keys, local),
+        allow_from=keys.ssh.allow_from,
         timeouts=Timeouts(**{f"{name}_s": seconds or 0.0 for name, seconds in keys.timeouts}),
     )
 

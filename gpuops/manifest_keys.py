@@ -5,6 +5,7 @@ The texts in `description` go into the JSON Schema, which editors show; `manifes
 
 from __future__ import annotations
 
+import ipaddress
 import posixpath
 import re
 from collections.abc import Callable
@@ -83,6 +84,13 @@ def _host_path(text: str) -> str:
     return normal
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a network: write it as 198.51.100.7/32 or 2001:db8::/48") from None
+
+
 def _matching(pattern: str, message: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -105,6 +113,7 @@ Flag = Annotated[bool, _text(_flag), _schema("boolean")]
 Plain = Annotated[str, AfterValidator(_plain)]
 Scalar = Annotated[str, _schema(["string", "number", "boolean"])]
 HostPath = Annotated[str, AfterValidator(_host_path), _schema("string", pattern="^/.+")]
+Network = Annotated[str, AfterValidator(_network)]
 Name = Annotated[
     str, _matching(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", "must be 1 to 40 of a-z, 0-9 and -, without - at the ends")
 ]
@@ -161,6 +170,15 @@ class Host(_Keys):
     tools: Literal["refuse", "install"] = Field(
         "refuse",
         description="Install rsync and tmux where they are missing, or refuse to and use what is there instead.",
+    )
+
+
+class Ssh(_Keys):
+    """Who reaches the machine."""
+
+    allow_from: tuple[Network, ...] = Field(
+        (),
+        description="Networks that a firewall of the machine's own lets in; without it this computer's address alone.",
     )
 
 
@@ -324,6 +342,7 @@ class Manifest(_Keys):
     resources: Resources
     volumes: tuple[Volume, ...] = Field((), description="Existing volumes to attach.")
     checks: Checks = Field(default_factory=lambda: Checks.model_validate({}))
+    ssh: Ssh = Field(default_factory=lambda: Ssh.model_validate({}))
     host: Host = Field(default_factory=lambda: Host.model_validate({}))
     transfers: tuple[Transfer, ...] = Field((), description="Folders to send.")
     inputs: tuple[Input, ...] = Field((), description="Data that the host must hold before training starts.")

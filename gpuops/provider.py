@@ -62,6 +62,7 @@ class Traits:
     deadline: Grade
     """The best grade that the provider's own timer has reached."""
     end_movable: bool
+    """`set_end` moves the provider's timer."""
     host_key_route: Literal["injected", "read back", "none"]
     kinds: tuple[str, ...]
     """Every kind that `list_billable` can list; `rental` is among them."""
@@ -70,6 +71,8 @@ class Traits:
     image: ImageForm = ImageForm("none")
     timeouts: Timeouts = field(default_factory=Timeouts)
     """What its machines take at most on the way to training, where the policy's numbers do not fit them."""
+    end_armed_after_create: bool = False
+    """The timer is no part of the create call: it is set by `set_end`, once attached volumes were seen to be kept."""
     simulated: bool = False
     """The devices are pretended; every screen says so."""
 

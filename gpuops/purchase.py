@@ -70,6 +70,11 @@ class Work:
     image_at: Time | None = None
     """When the provider first told that the image is being fetched."""
     endpoint_at: Time | None = None
+    attached: frozenset[str] = frozenset()
+    """Volumes that the provider shows attached and kept."""
+    admitted: tuple[str, ...] = ()
+    """Networks from which the rental's firewall lets SSH in, read back."""
+    admitted_at: Time | None = None
     fingerprint: str = ""
     key_route: str = ""
     checks: tuple[Check, ...] = ()

@@ -195,6 +195,8 @@ class Spec:
     host_tools: Literal["refuse", "install"] = "refuse"
     """Whether rsync and tmux are installed where they are missing; otherwise something else stands in for them."""
     inputs: tuple[Input, ...] = ()
+    allow_from: tuple[str, ...] = ()
+    """Networks from which SSH is let in, where the rental has a firewall of its own; empty: this computer's address alone."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     """What the manifest says; the provider's and then the policy's stand where it is silent."""
 

@@ -109,7 +109,10 @@ class RunState:
     preflight_seq: int = 0
     preflight_problem: str = ""
     preflight_final: bool = False
-    timer: str = "none"  # the declared grade of the provider's own timer, with which every rental is made
+    timer: str = "none"
+    """The declared grade of the provider's own timer."""
+    after_create: frozenset[str] = frozenset()
+    """What this provider needs beside the create call, as its adapter said: attach, arm, admit."""
     purchases: Mapping[PurchaseId, Purchase] = field(default_factory=dict)
     attempts: Mapping[tuple[str, str], Attempt] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from gpuops.codec import to_json
 from gpuops.errors import CopyError, CredentialsError
 from gpuops.policy import Policy
 from gpuops.ports import Ports
+from gpuops.provider import AdmitsCaller, AttachesVolumes
 from gpuops.purchase import Purchase
 from gpuops.replacing import intents_left
 from gpuops.state import RunState
@@ -96,7 +97,17 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
     _, deadline = s.ends(now)
     if deadline <= now:
         return (_no(f"the cap {s.spec.cap} does not pay for the hold at {s.offer.rate} per hour"),)
-    return (fact("preflight", None, problem="", rate=to_json(offer.rate), timer=provider.traits.deadline),)
+    after = {
+        "attach": bool(s.spec.volumes) and isinstance(provider, AttachesVolumes),
+        "arm": provider.traits.end_armed_after_create,
+        "admit": isinstance(provider, AdmitsCaller),
+    }
+    return (
+        fact(
+            "preflight", None, problem="", rate=to_json(offer.rate), timer=provider.traits.deadline,
+            after_create=[name for name, needed in after.items() if needed],
+        ),
+    )  # fmt: skip
 
 
 def _refuse(ports: Ports, s: RunState, do: Do, problem: str) -> tuple[Event, ...]:
@@ -116,7 +127,7 @@ def _provision(ports: Ports, s: RunState, do: Do, purchase_id: str, policy: Poli
         if _decided_at_a_wrong_time(ports, s, do, policy):
             why = "this computer's clock was wrong when it was decided: its times mean something else"
             return (fact("not_sent", p.id, why=why), attempted("buy", why))
-        order = _order(ports, s, p)
+        order = _order(ports, s, p, do.until)
         made = provider.prepare(order, do.until)
     except Exception as error:  # nothing was sent: certain, whatever went wrong
         why = ports.clean(str(error))
@@ -159,9 +170,10 @@ def _too_late(p: Purchase) -> tuple[Event, ...]:
     )
 
 
-def _order(ports: Ports, s: RunState, p: Purchase) -> Order:
+def _order(ports: Ports, s: RunState, p: Purchase, until: Time) -> Order:
     client_key, host_key = ports.host.keys(s.run)
-    injected = ports.providers(s.spec.provider).traits.host_key_route == "injected"
+    provider = ports.providers(s.spec.provider)
+    injected = provider.traits.host_key_route == "injected"
     mark = Mark(p.mark.run, p.nonce, p.mark.owner, p.mark.limit_at, host_key.fingerprint if injected else "")
     return Order(
         mark=mark,
@@ -174,4 +186,5 @@ def _order(ports: Ports, s: RunState, p: Purchase) -> Order:
         host_key=host_key if injected else None,
         startup="",
         ends_at=p.mark.limit_at,
+        allow_from=s.spec.allow_from or ((provider.caller(until),) if isinstance(provider, AdmitsCaller) else ()),
     )

@@ -25,6 +25,8 @@ def check_host(s: RunState, now: Time, policy: Policy) -> Step | None:
     failed = s.failures("check_host", p.id)
     if failed and failed.final:
         return None
+    if unfinished(s, p):
+        return None
     due = failed.at + policy.ssh_every_s if failed else now
     if due > now:
         return Wait(due, "waiting for the host to answer")
@@ -32,6 +34,15 @@ def check_host(s: RunState, now: Time, policy: Policy) -> Step | None:
     # no later than the bound on reaching it: a login that hangs must not move the named outcome
     until = bounded(now, call_s, s.limit, (p.work.endpoint_at or now) + policy.ssh_s)
     return Do("check_host", partial(_check, endpoint=p.endpoint), until, p.id)
+
+
+def unfinished(s: RunState, p: Purchase) -> str:
+    """What this provider still needs beside the create call before the host is looked at, in the words of its rule."""
+    if "attach" in s.after_create and p.work.attached < {v.id for v in s.spec.volumes}:
+        return "attach"
+    if "arm" in s.after_create and "provider timer" not in s.layers:
+        return "move_end"
+    return "admit" if "admit" in s.after_create and not s.spec.allow_from and p.work.admitted_at is None else ""
 
 
 def _check(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:

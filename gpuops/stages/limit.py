@@ -11,6 +11,9 @@ from gpuops.steps import Do, Step, Wait, announce, bounded, fact, first_due
 from gpuops.timekeeping import ask_the_time, confirmed
 from gpuops.values import Event, HostStatus, Time
 
+_REACHING = ("attach", "move_end", "admit", "check_host")
+"""The rules between an address and a checked host, in their order."""
+
 
 def enforce_limit(s: RunState, now: Time, policy: Policy) -> Step | None:
     """Wish the run closed when a bound is reached; force the end at the limit."""
@@ -171,7 +174,7 @@ def _bounds(s: RunState, p: Purchase, policy: Policy) -> list[tuple[Time, str]]:
         why = f"no running host within {policy.allocate_s:.0f} s of the purchase{said}"
         return [(p.intended_at + policy.allocate_s, why)]
     if work.checked_at is None:
-        failed = s.failures("check_host", p.id)
+        failed = next((s.failures(rule, p.id) for rule in _REACHING if s.failures(rule, p.id)), None)
         last = f"; last: {failed.error}" if failed else ""
         return [(work.endpoint_at + policy.ssh_s, f"the host was not reached within {policy.ssh_s:.0f} s{last}")]
     if work.launching_at is None:

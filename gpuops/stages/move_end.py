@@ -29,9 +29,10 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
     limit = s.extension.limit if s.extension else s.limit
     deadline = s.extension.deadline if s.extension else s.deadline
     targets = {"provider timer": limit, "mark": limit, "host deadline": host_deadline(deadline, s.spec.train.grace_s)}
+    arming = "provider timer" if to_arm(s, p) else ""
     for name, target in targets.items():
         layer = s.layers.get(name)
-        if layer is None or abs(layer.at - target) <= _SAME_S:
+        if name != arming and (layer is None or abs(layer.at - target) <= _SAME_S):
             continue
         due = s.due("move_end", policy, p.id)
         if due > now:
@@ -46,6 +47,12 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
         decision = fact("extended", None, deadline=s.extension.deadline, limit=s.extension.limit)
         return Do("move_end", announce("info", "every layer has moved"), bounded(now, policy.call_s), decision=decision)
     return None
+
+
+def to_arm(s: RunState, p: Purchase) -> bool:
+    """The provider's timer is set after the create call, and was not yet. Not before every volume is seen to be kept."""
+    kept = "attach" not in s.after_create or p.work.attached >= {v.id for v in s.spec.volumes}
+    return "arm" in s.after_create and p.running and "provider timer" not in s.layers and kept
 
 
 def _move(ports: Ports, s: RunState, do: Do, name: str, target: Time) -> tuple[Event, ...]:
