@@ -115,6 +115,7 @@ def _planned(r: Record) -> RunState:
         deadline=d["deadline"],
         limit=d["limit"],
         account=d["account"],
+        further=tuple(from_json(Offer, o) for o in d.get("further", ())),
         listing_lag_s=d.get("listing_lag_s"),
         timeouts=from_json(Timeouts, d.get("timeouts", {})),
         adopted=bool(d.get("adopted")),

@@ -107,7 +107,14 @@ def refused(s: RunState, r: Record) -> RunState:
     """The create call was refused, or a late refusal was proved; what has a name is not final by one late word."""
     if not r.decision and purchase_of(s, r).ref is not None:
         return s
-    return move(s, r, "refused", cause=r.event.data["reason"])
+    s = move(s, r, "refused", cause=r.event.data["reason"])
+    p = purchase_of(s, r)
+    sold_out = r.event.data.get("why") == "capacity" and p.life == "refused" and not p.passed
+    if not sold_out or not s.further or (p.offer.id, p.offer.region) != (s.offer.id, s.offer.region):
+        return s
+    following, *rest = s.further
+    # the look before the intent was about another offer
+    return put(s, changed(p, passed=True), offer=following, further=tuple(rest), preflight_at=None)
 
 
 def observed(s: RunState, r: Record) -> RunState:

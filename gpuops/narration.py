@@ -123,6 +123,12 @@ def _restored(r: Record, s: RunState) -> list[str]:
     return [f"Checkpoint sent and verified on the host: {r.event.data['generation']} -> {r.event.data['path']}"]
 
 
+def _refused(r: Record, s: RunState) -> list[str]:
+    purchase = s.purchases.get(r.event.purchase or "")
+    on = ": the next offer of the plan is tried" if purchase is not None and purchase.passed else "."
+    return [f"The provider refused: {r.event.data['reason']}. Nothing was bought{on}"]
+
+
 def _unknown(r: Record, s: RunState) -> list[str]:
     error = r.event.data.get("error")
     return [f"The create call has no clear answer ({error}): searching by mark, counts as billing"]
@@ -175,7 +181,7 @@ _STARTED = {
 _TELLERS: dict[str, Any] = {
     "wanted": _wanted,
     "created": _created,
-    "refused": lambda r, s: [f"The provider refused: {r.event.data['reason']}. Nothing was bought."],
+    "refused": _refused,
     "unknown": _unknown,
     "not_sent": lambda r, s: [f"Nothing was bought: {r.event.data.get('why')}"],
     "replaced": _replaced,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from gpuops.codec import digest, to_json
@@ -14,7 +15,8 @@ from gpuops.policy import Policy
 from gpuops.provider import ImageForm, Traits
 from gpuops.spec import Spec, Timeouts, remarks
 from gpuops.state import GUARD_LAYER, Layer
-from gpuops.values import Money, Offer, Time
+from gpuops.steps import fact
+from gpuops.values import Event, Money, Offer, Time
 
 _MOST_OTHERS = 8
 
@@ -44,6 +46,8 @@ class Plan:
     survives: str
     lost: bool
     copy_s: float
+    further: tuple[Offer, ...]
+    """What is bought instead where the provider has no capacity, one after the other."""
     resume: int
     """How many lost rentals may be replaced without asking again, within the same cap and deadline."""
     simulated: bool
@@ -60,7 +64,7 @@ class Plan:
         return digest(
             {
                 "offer": self.offer.id, "rate": to_json(self.offer.rate), "length": length, "cap": to_json(self.cap),
-                "resume": self.resume,
+                "resume": self.resume, "further": [[o.id, o.region, to_json(o.rate)] for o in self.further],
             }
         )  # fmt: skip
 
@@ -128,6 +132,7 @@ def make_plan(
         survives=survives,
         lost=lost,
         copy_s=copy_seconds(spec.outputs.expected_bytes, policy.copy_bytes_per_s),
+        further=_further(spec, offers, policy),
         resume=spec.train.resume,
         simulated=traits.simulated,
         listing_lag_s=traits.listing_lag_s,
@@ -135,6 +140,15 @@ def make_plan(
         notes=tuple(notes),
         upload=_upload(lines, offer, policy),
     )
+
+
+def planned(spec: Spec, plan: Plan, seed: str) -> Event:
+    """The record with which a run begins. `seed`: what the nonces of its purchases are derived from."""
+    return fact(
+        "planned", None, spec=to_json(spec), seed=seed, plan=plan.as_json(), plan_digest=plan.digest,
+        offer=to_json(plan.offer), further=to_json(plan.further), deadline=plan.deadline, limit=plan.limit,
+        account=plan.offer.account, listing_lag_s=plan.listing_lag_s, timeouts=to_json(plan.timeouts),
+    )  # fmt: skip
 
 
 def image_problem(image: str, form: ImageForm) -> str:
@@ -163,6 +177,15 @@ def nothing_fits(spec: Spec, others: tuple[Offer, ...] = ()) -> GateRefused:
         f"{spec.provider} offers no {spec.need.count} x {spec.need.device} now{price}.{instead} Nothing was bought.",
         next_command=f"change resources in {spec.manifest_path}, or later again: gpuops plan {spec.manifest_path}",
     )
+
+
+def _further(spec: Spec, offers: tuple[Offer, ...], policy: Policy) -> tuple[Offer, ...]:
+    """The next cheapest offers, none of them much dearer; none where the manifest names an offer."""
+    most = offers[0].rate.amount * Decimal(str(policy.further_rate))
+    fitting = [o for o in offers[1:] if o.rate.amount <= most and o.rate.currency == offers[0].rate.currency]
+    if spec.volumes:  # they lie where they are
+        fitting = [o for o in fitting if o.region == offers[0].region]
+    return () if spec.need.offer else tuple(fitting[: policy.further_offers])
 
 
 def _upload(lines: Lines | None, offer: Offer, policy: Policy) -> Upload | None:

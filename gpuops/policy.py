@@ -24,6 +24,10 @@ class Policy:
     """Bound on one call to a provider or host."""
     intents_max: int = 3
     """Intents per run, beside those for lost rentals, so that no fault can make a run buy without end."""
+    further_offers: int = 4
+    """So many other offers stand in, one after the other, for one that the provider refuses for want of capacity."""
+    further_rate: float = 1.5
+    """None of them costs more than this times the first one."""
     arm_s: float = 60
     """The guard must show within this time that it reaches the account; otherwise nothing is bought."""
     replace_least_s: float = 900

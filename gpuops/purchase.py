@@ -180,6 +180,8 @@ class Purchase:
     surveyed_at: Time | None = None
     """When a complete listing was last compared with what this purchase should have made."""
     twin_of: PurchaseId = ""
+    passed: bool = False
+    """Refused for want of capacity, and another offer of the plan stands in."""
     part_of: PurchaseId = ""
     """The purchase whose order made it: free objects such as a rule set. It ends after that one."""
     replaced_at: Time | None = None

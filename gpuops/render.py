@@ -84,6 +84,7 @@ def plan_lines(spec: Spec, plan: Plan, now: Time, width: int = 110) -> list[str]
         ("price", f"{money_text(offer.rate)} per hour, {unit}; {offer.source}, seen {rfc3339(offer.observed_at)}"),
         ("device", device + (" (simulated: nothing is bought from anybody)" if plan.simulated else "")),
         ("offer", f"{offer.provider} {offer.product} in {offer.region}, account {offer.account}{others}"),
+        *((("if sold out", further_text(plan)),) if plan.further else ()),
         ("runs", " ".join(spec.train.argv)),
         ("deadline", f"{clock_text(plan.deadline)} (in {duration_text(plan.deadline - now)}): by then the results are here and "
             "the machine is gone" + ("; sooner when training ends" if spec.teardown.when == "ended" else "")),
@@ -105,6 +106,12 @@ _LAYERS = {
     GUARD_LAYER: ": a process of gpuops that goes on without this terminal; it copies first, then ends the machine",
 }
 """What a layer means: something that ends the machine without anybody at a keyboard."""
+
+
+def further_text(plan: Plan) -> str:
+    """What is bought instead when the provider has no capacity for the offer."""
+    ways = [f"{o.product} in {o.region} at {money_text(o.rate)} per hour" for o in plan.further]
+    return f"{', then '.join(ways)}; each only when the one before it certainly made nothing, within the same cap"
 
 
 def upload_text(plan: Plan) -> str:

@@ -9,8 +9,8 @@ from gpuops.values import Copied, Time
 
 
 def intents_left(s: RunState, policy: Policy) -> int:
-    """How many more create calls the run may decide on; each replacement brings its own."""
-    return policy.intents_max + len(s.replaced) - len(s.intents)
+    """How many more create calls the run may decide on; each replacement brings its own, and so does each further offer."""
+    return policy.intents_max + len(s.replaced) - len([p for p in s.intents if not p.passed])
 
 
 def replaceable(s: RunState, now: Time, policy: Policy) -> Purchase | None:

@@ -82,6 +82,8 @@ class RunState:
     deadline: Time
     limit: Time
     account: str
+    further: tuple[Offer, ...] = ()
+    """What the approved plan buys instead of `offer`, in this order, where the provider has no capacity for it."""
     listing_lag_s: float | None = None
     """The provider's guaranteed bound on late visibility; None where there is no guarantee."""
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -151,6 +153,11 @@ class RunState:
         """The intents since a rental was last replaced: what came before is only searched for, brought home and ended."""
         last = max((p.seq for p in self.replaced), default=0)
         return tuple(p for p in self.intents if p.seq > last)
+
+    @cached_property
+    def refused(self) -> tuple[Purchase, ...]:
+        """Current intents that the provider refused, and for which no other offer stands in."""
+        return tuple(p for p in self.current if p.life == "refused" and not p.passed)
 
     @cached_property
     def replaced(self) -> tuple[Purchase, ...]:

@@ -194,6 +194,8 @@ class Observation:
     provider_time: Time | None = None
     raw_state: str = ""
     request_id: str = ""
+    refusal: str = ""
+    """For `refused`: capacity, price, quota, invalid or account, where the provider tells."""
     fetching_image: bool = False
     """It is not running yet because its image is being fetched, as the provider tells."""
 

@@ -57,7 +57,8 @@ def test_a_rental_that_is_not_shown_for_minutes_is_found_and_ended() -> None:
 def test_no_capacity_is_said_at_once_and_not_tried_again() -> None:
     world = lived("create: no capacity")
     state = world.watch.state
-    assert state is not None and [p.life for p in state.intents] == ["refused"] and world.cloud.refusals == 1
+    assert state is not None and [p.life for p in state.intents] == ["refused"] * 2, "each offer of the plan, once"
+    assert [p.offer.id for p in state.intents] == ["one", "two"] and world.cloud.refusals == 2
     assert world.scheduler.latest - START < 120
 
 

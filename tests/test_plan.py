@@ -55,8 +55,8 @@ def test_the_screen_begins_with_the_money_and_ends_with_the_next_command(tmp_pat
     assert lines[-1] == f"  next: gpuops run {tmp_path / 'm.yaml'}   (asks before it buys)"
     labels = [line[2:15].strip() for line in lines[1:-1] if line[2:15].strip()]
     assert labels == [
-        "costs at most", "price", "device", "offer", "runs", "deadline", "limit", "ended by", "ended by", "what survives",
-        "upload", "copies go to",
+        "costs at most", "price", "device", "offer", "if sold out", "runs", "deadline", "limit", "ended by", "ended by",
+        "what survives", "upload", "copies go to",
     ]  # fmt: skip
     assert len(lines) <= 24, "one screen"
 

@@ -15,12 +15,11 @@ from gpuops.cli.driving import INTERRUPTED, decide, ensure_guard, was_told, wish
 from gpuops.cli.foresee import as_one, would_fail
 from gpuops.cli.interrupts import Interrupted
 from gpuops.cli.leaving import still_bills, unwritable
-from gpuops.codec import to_json
 from gpuops.engine import OPERATOR, drive
 from gpuops.errors import GateRefused, GpuopsError, JournalError, UsageError
 from gpuops.locks import held
 from gpuops.marks import new_nonce
-from gpuops.plan import Lines, Plan, make_plan, nothing_fits
+from gpuops.plan import Lines, Plan, make_plan, nothing_fits, planned
 from gpuops.render import plan_lines
 from gpuops.spec import Spec, unpinned
 from gpuops.state import RunState, later_wish
@@ -215,14 +214,9 @@ def _plan_run(app: App, spec: Spec, plan: Plan, what: str) -> RunId:
     now = app.clock.now()
     run = _run_id(spec.name, now, app.ports.random_bytes(8))
     keep(app, run, spec)
-    planned = fact(
-        "planned", None, spec=to_json(spec), seed=new_nonce(app.ports.random_bytes(8)), plan=plan.as_json(),
-        plan_digest=plan.digest, offer=to_json(plan.offer), deadline=plan.deadline, limit=plan.limit,
-        account=plan.offer.account, listing_lag_s=plan.listing_lag_s, timeouts=to_json(plan.timeouts),
-    )  # fmt: skip
     # both in one transaction: a run that was planned and wishes nothing would be neither dead nor alive
-    wanted = fact("wanted", None, what=what)
-    app.journal.append_facts(run, (planned, wanted), at=now, wall=app.clock.wall())
+    begun = (planned(spec, plan, new_nonce(app.ports.random_bytes(8))), fact("wanted", None, what=what))
+    app.journal.append_facts(run, begun, at=now, wall=app.clock.wall())
     return run
 
 

@@ -28,7 +28,7 @@ def buy(s: RunState, now: Time, policy: Policy) -> Step | None:
         return None
     if s.plan_digest not in s.approved:
         return Ask("Buy this?", s.plan_digest)
-    if s.preflight_final or intents_left(s, policy) <= 0 or any(p.life == "refused" for p in s.current):
+    if s.preflight_final or intents_left(s, policy) <= 0 or s.refused:
         return None
     due = s.due("buy", policy)
     if due > now:
@@ -69,10 +69,10 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
         provider = ports.providers(s.spec.provider)
         if provider.account() != s.account:
             return (_no(f"the credentials now belong to account {provider.account()}, the plan is for {s.account}"),)
-        offers = {o.id: o for o in provider.quote(s.spec.need, do.until)}
+        offers = {(o.id, o.region): o for o in provider.quote(s.spec.need, do.until)}
     except CredentialsError as error:
         return (_no(error.message),)
-    offer = offers.get(s.offer.id)
+    offer = offers.get((s.offer.id, s.offer.region))
     if offer is None:
         return (_no(f"{s.offer.id} is no longer offered"),)
     if offer.rate.currency != s.offer.rate.currency or offer.rate.amount > s.offer.rate.amount:

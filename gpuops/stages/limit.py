@@ -120,9 +120,8 @@ def _why_not_bought(s: RunState, now: Time, policy: Policy) -> str:
         return "the time of the plan has passed"
     if s.preflight_final:
         return f"not bought: {s.preflight_problem}"
-    refused = [p for p in s.current if p.life == "refused"]
-    if refused:
-        return f"the provider refused: {refused[-1].cause}"
+    if s.refused:
+        return f"the provider refused: {s.refused[-1].cause}"
     if intents_left(s, policy) <= 0:
         return f"{len(s.intents)} create calls led to nothing"
     if s.wanted != "nothing" and now >= _buying_since(s) + policy.allocate_s:
@@ -147,6 +146,8 @@ def _why_not_trained(s: RunState, rental: Purchase, now: Time, policy: Policy) -
         failed = s.failures(name, rental.id)
         if failed and failed.final and s.spec.checks.on_failure == "down":
             return f"{name.replace('_', ' ')} failed: {failed.error}"
+    if rental.life == "ended_elsewhere":
+        return ""  # that it is gone is being proved, and nothing is waited for on it
     wrong = _wrong(work)
     if wrong and s.spec.checks.on_failure == "down":
         return f"checks failed: {wrong}"

@@ -37,7 +37,8 @@ def _one(s: RunState, p: Purchase, now: Time, policy: Policy) -> Step | None:
         said = f"{p.ref} is gone: two rounds {p.proofs[-1].at - first.at:.0f} s apart"
         decision = fact("gone", p.id, at=first.at)
         if p.observation is not None and p.observation.state == "refused":
-            decision = fact("refused", p.id, reason=p.observation.reason or "refused after the create call")
+            reason = p.observation.reason or "refused after the create call"
+            decision = fact("refused", p.id, reason=reason, why=p.observation.refusal)
         return Do("prove_gone", announce("info", said), bounded(now, policy.call_s), p.id, decision)
     if p.proofs and p.proofs[-1].ok:
         due = p.proofs[-1].at + policy.proof_gap_s

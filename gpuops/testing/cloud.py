@@ -111,11 +111,13 @@ class Cloud:
     watching: Callable[[Machine | None, float, str], None] = lambda machine, now, who: None
     """Called before a terminate request takes effect."""
 
-    def offer(self, now: float, device: Device) -> Offer:
-        """The one thing that can be bought."""
-        rate = Money(Decimal(str(self.faults.rate)))
-        return Offer(
-            "one", NAME, ACCOUNT, REGION, "box", device, rate, self.faults.billing_unit_s, now, "the simulated world"
+    def offers(self, now: float, device: Device) -> tuple[Offer, ...]:
+        """The two things that can be bought, the second one a quarter dearer."""
+        rates = {"one": Decimal(str(self.faults.rate)), "two": Decimal(str(self.faults.rate)) * Decimal("1.25")}
+        unit_s, said = self.faults.billing_unit_s, "the simulated world"
+        return tuple(
+            Offer(name, NAME, ACCOUNT, REGION, f"box {name}", device, Money(rate), unit_s, now, said)
+            for name, rate in rates.items()
         )
 
     def settle(self, now: float) -> None:
@@ -130,7 +132,7 @@ class Cloud:
             self.refusals += 1
             self.next_create = [f for f in self.next_create if f != "capacity"]
             return Refused("no capacity", "capacity")
-        if order.offer.id != "one":
+        if order.offer.id not in ("one", "two"):
             return Refused(f"no such offer: {order.offer.id}", "invalid")
         first = self._machine(order, now)
         self.deeds.append(Deed(now, who, "create", first.ref, order.mark.nonce, until))
@@ -145,7 +147,7 @@ class Cloud:
             Ref(NAME, ACCOUNT, order.offer.region, "rental", f"m-{len(self.machines) + 1:04d}"), marked, order.mark,
             order.mark.nonce, now, order.offer.rate, order.offer.billing_unit_s, f.boot_s, "ours",
             seen_from=now + f.seen_after_s, listed_from=now + f.listed_after_s, ignore=f.ignored_terminates,
-            refused=f.late_refusal,
+            refused=f.late_refusal and order.offer.id == "one",
         )  # fmt: skip
         if f.timer != "none":
             machine.ends_at = order.ends_at
@@ -223,7 +225,8 @@ class Cloud:
                 word = lie
         state: ObservedState = word if word in STATES else "unknown"  # type: ignore[assignment]
         if machine.refused:
-            return Observation(ref, "refused", (), "quota", provider_time=now, raw_state="failed")
+            why = "no capacity after all"
+            return Observation(ref, "refused", (), why, provider_time=now, raw_state="failed", refusal="capacity")
         there = state in ("running", "ending") and now >= machine.created_at + machine.boot_s
         return Observation(
             ref, state, ("compute",) if state not in ("terminal", "absent") else (),

@@ -256,9 +256,9 @@ class Watch:
 
     def overspend_bound(self) -> float:
         """What may be charged beyond the cap: the stated seconds at the rate, and one begun billing unit of each machine."""
-        f = self.faults
-        hourly = f.rate * f.billing_unit_s / 3600
-        return f.rate * sum(self.overspend_seconds().values()) / 3600 + hourly * len(self.cloud.ours())
+        rate = max([self.faults.rate, *(float(m.rate.amount) for m in self.cloud.ours())])
+        hourly = rate * self.faults.billing_unit_s / 3600
+        return rate * sum(self.overspend_seconds().values()) / 3600 + hourly * len(self.cloud.ours())
 
     def overspend_seconds(self) -> dict[str, float]:
         """Seconds beyond the limit, by what may cause them, over all machines of this life.

@@ -97,10 +97,10 @@ class SimulatedProvider:
             raise CredentialsError("the key was revoked")
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
-        """The one offer."""
+        """The offers, whatever was asked for."""
         self._check()
         device = Device(need.device, need.count, 80)
-        return (self._line.call("quote", until, lambda now: self._cloud.offer(now, device)),)
+        return self._line.call("quote", until, lambda now: self._cloud.offers(now, device))
 
     def prepare(self, order: Order, until: Time) -> tuple[Ref, ...]:
         """A key, free, named by the nonce."""

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 
-from gpuops.codec import to_json
 from gpuops.cost import affordable_until
 from gpuops.engine import GUARD, OPERATOR, drive, load
 from gpuops.errors import GateRefused, GpuopsError, Stale
 from gpuops.guard import ARM_EVERY_S, arm, sentinel, tend, waits_for_guard
 from gpuops.journal import SqliteJournal
-from gpuops.plan import make_plan
+from gpuops.plan import make_plan, planned
 from gpuops.policy import Policy
 from gpuops.ports import Ports, no_progress
 from gpuops.spec import Checks, Outputs, Spec, Teardown, Train
@@ -221,12 +220,7 @@ class World:
             plan = make_plan(spec, offers, provider.traits, now, self.policy, guard=True, accept_loss="simulated")
         except GateRefused:
             return False
-        planned = fact(
-            "planned", None, spec=to_json(spec), seed=f"seed-{f.seed}", plan=plan.as_json(), plan_digest=plan.digest,
-            offer=to_json(plan.offer), deadline=plan.deadline, limit=plan.limit, account=plan.offer.account,
-            listing_lag_s=plan.listing_lag_s,
-        )  # fmt: skip
-        events = (planned, fact("wanted", None, what="ready"))
+        events = (planned(spec, plan, f"seed-{f.seed}"), fact("wanted", None, what="ready"))
         ports.journal.append_facts(RUN, events, at=now, wall=ports.clock.wall())
         return True
 

@@ -71,6 +71,12 @@ def test_no_capacity_buys_nothing(world: World) -> None:
     assert world.creates() == 0
 
 
+def test_sold_out_in_one_region_the_run_goes_on_in_the_next_of_its_plan(world: World) -> None:
+    hands.faults(world, refuse_capacity=1)
+    shown = ran(world, 0, "if sold out", "The provider refused: no capacity", "Rental bought: local/there/", "Done:")
+    assert world.creates() == 1 and shown.count("Rental bought") == 1
+
+
 def test_ignored_ends_wrong_words_gaps_and_errors_in_one_life(world: World) -> None:
     """Terminates that do nothing, a listing that cannot be read, errors on every call: gone is said only when it is."""
     hands.faults(world, error={"inspect": 2, "list": 1, "quote": 0})

@@ -23,7 +23,7 @@ from gpuops.values import Scope
 # Numbers for lives of a few seconds; the code is the same.
 POLICY = """
 [policy]
-reach_every_s = 0.3
+ssh_every_s = 0.3
 status_every_s = 0.7
 inspect_every_s = 2
 mirror_every_s = 1
