@@ -245,7 +245,7 @@ class Cloud:
         """What a listing shows: late, with gaps that are named, and blind for a moment."""
         self.settle(now)
         regions = set(scope.regions) or {REGION}
-        kinds = scope.kinds or ("rental",)
+        kinds = scope.kinds or ("rental", "key")
         gaps = [Gap(r, "rental", "a page could not be read") for r in sorted(regions & self.blind_regions)]
         gaps += [Gap(REGION, k, "no such kind") for k in kinds if k not in ("rental", "key")]
         items = [

@@ -14,146 +14,33 @@ real account (`real_account`) may leave them out, and the tests that need them a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import ipaddress
+import re
 
 import pytest
 
 from gpuops.errors import CredentialsError, GpuopsError
-from gpuops.provider import MovesEnd, MovesMark, Provider, TellsCharges, TellsHostKey
-from gpuops.values import Billable, Created, Inventory, Need, Observation, Order, Ref, Refused, Scope, Time
+from gpuops.provider import AdmitsCaller, AttachesVolumes, MovesEnd, MovesMark, TellsCharges, TellsHostKey
+from gpuops.testing.conformance_wire import WireConformance
+from gpuops.testing.conformance_world import (
+    ANSWER_S,
+    ConformanceWorld,
+    NotOfferedError,
+    by_nonce,
+    created,
+    gone,
+    listed,
+    offered,
+    pass_lag,
+    seen,
+    wait_for,
+)
+from gpuops.values import Created, Ref, Refused, Scope, VolumeUse
 
-ANSWER_S = 30.0
-"""How long a single call may take."""
-
-STEPS = 60
-"""A wait for the cloud looks this many times."""
-
-
-class NotOfferedError(Exception):
-    """This world has no such hook."""
-
-
-class ConformanceWorld:
-    """What the suite needs of an adapter's surroundings; a subclass fills it in."""
-
-    provider: Provider
-    need: Need
-    """Something that `quote` answers."""
-    real_account = False
-    settle_s = 5.0
-    """Within this time a rental has started, or has ended after a request."""
-    other_regions: tuple[str, ...] = ()
-    """Regions other than the one that orders go to."""
-
-    def now(self) -> Time:
-        """The provider's time."""
-        raise NotImplementedError
-
-    def advance(self, seconds: float) -> None:
-        """Let this much of the provider's time pass."""
-        raise NotImplementedError
-
-    def order(self, ends_in_s: float = 3600.0) -> Order:
-        """A fresh order with a nonce of its own that can be filled."""
-        raise NotImplementedError
-
-    def lose_answer(self) -> None:
-        """The next create is accepted and its answer is lost."""
-        raise NotOfferedError
-
-    def error_after_create(self) -> None:
-        """The next create is accepted and answered by a server error."""
-        raise NotOfferedError
-
-    def refuse_capacity(self) -> None:
-        """The next create is refused for lack of capacity."""
-        raise NotOfferedError
-
-    def hide_new(self, seconds: float) -> None:
-        """Listings show a new rental only after this time."""
-        raise NotOfferedError
-
-    def ignore_terminate(self) -> None:
-        """The next terminate is accepted and nothing happens."""
-        raise NotOfferedError
-
-    def gap(self, region: str) -> None:
-        """Listings cannot read this region."""
-        raise NotOfferedError
-
-    def unknown_word(self, ref: Ref) -> None:
-        """The cloud uses a word for the state of `ref` that the adapter has never seen."""
-        raise NotOfferedError
-
-    def damage_mark(self, ref: Ref) -> None:
-        """The check characters in the mark of `ref` fit no more; its nonce can still be read."""
-        raise NotOfferedError
-
-    def foreign(self) -> Ref:
-        """A billable that somebody else made."""
-        raise NotOfferedError
-
-    def break_credentials(self) -> None:
-        """The credentials are good no more."""
-        raise NotOfferedError
+__all__ = ["ConformanceWorld", "NotOfferedError", "ProviderConformance"]
 
 
-def offered(world: ConformanceWorld, hook: Callable[[], object]) -> None:
-    """Call a hook; without it a test on a real account is skipped, and any other fails."""
-    try:
-        hook()
-    except NotOfferedError:
-        if not world.real_account:
-            raise
-        pytest.skip("a real account has no such switch")
-
-
-def listed(world: ConformanceWorld, scope: Scope | None = None) -> Inventory:
-    """A listing now."""
-    return world.provider.list_billable(scope or Scope(), world.now() + ANSWER_S)
-
-
-def seen(world: ConformanceWorld, ref: Ref) -> Observation:
-    """An inspection now."""
-    return world.provider.inspect(ref, world.now() + ANSWER_S)
-
-
-def by_nonce(world: ConformanceWorld, nonce: str) -> list[Billable]:
-    """What carries the nonce, searched as the engine searches: rentals, every region, no gap."""
-    inventory = listed(world, Scope(("rental",)))
-    assert not inventory.gaps
-    return [item for item in inventory.items if item.nonce == nonce]
-
-
-def pass_lag(world: ConformanceWorld) -> None:
-    """Let the guaranteed listing lag pass."""
-    world.advance(world.provider.traits.listing_lag_s or 0.0)
-
-
-def created(world: ConformanceWorld, order: Order) -> Ref:
-    """Buy and insist."""
-    answer = world.provider.provision(order, world.now() + ANSWER_S)
-    assert isinstance(answer, Created), answer
-    return answer.ref
-
-
-def wait_for(world: ConformanceWorld, condition: Callable[[], bool], what: str) -> None:
-    """Advance until the condition holds, at most for the world's settling time."""
-    for _ in range(STEPS):
-        if condition():
-            return
-        world.advance(world.settle_s / STEPS)
-    pytest.fail(f"{what} did not happen within {world.settle_s} s")
-
-
-def gone(world: ConformanceWorld, ref: Ref, nonce: str) -> bool:
-    """One round of the proof: inspect and a complete listing agree that nothing bills."""
-    if seen(world, ref).state not in ("terminal", "absent"):
-        return False
-    return not any(item.bills for item in by_nonce(world, nonce))
-
-
-class ProviderConformance:
+class ProviderConformance(WireConformance):
     """Subclass it, override `world`."""
 
     @pytest.fixture
@@ -246,11 +133,45 @@ class ProviderConformance:
         pass_lag(world)
         assert by_nonce(world, order.mark.nonce) == []
 
+    def test_a_refusal_that_comes_late_shows_with_its_reason_and_nothing_bills(self, world: ConformanceWorld) -> None:
+        if not world.refuses_late:
+            pytest.skip("this cloud refuses at once")
+        offered(world, world.refuse_late)
+        order = world.order()
+        answer = world.provider.provision(order, world.now() + ANSWER_S)
+        if isinstance(answer, Created):
+            ref = answer.ref
+            wait_for(world, lambda: seen(world, ref).state == "refused", "the late refusal")
+            assert seen(world, ref).refusal == "capacity" and not seen(world, ref).bills
+        else:
+            assert answer.kind == "capacity"
+        assert not any(item.bills for item in by_nonce(world, order.mark.nonce))
+
+    def test_a_repeated_create_call_with_its_token_makes_nothing_more(self, world: ConformanceWorld) -> None:
+        if not world.provider.traits.idempotency_token:
+            pytest.skip("this provider knows no token")
+        order = world.order()
+        first = created(world, order)
+        assert created(world, order) == first
+        pass_lag(world)
+        assert len(by_nonce(world, order.mark.nonce)) == 1
+
     def test_preparing_twice_makes_the_same_free_objects(self, world: ConformanceWorld) -> None:
         order = world.order()
         first = world.provider.prepare(order, world.now() + ANSWER_S)
         assert world.provider.prepare(order, world.now() + ANSWER_S) == first
         assert not any(item.bills for item in listed(world).items if item.ref in first)
+
+    def test_what_was_prepared_is_listed_free_with_its_nonce_and_can_be_removed(self, world: ConformanceWorld) -> None:
+        order = world.order()
+        made = world.provider.prepare(order, world.now() + ANSWER_S)
+        assert {ref.kind for ref in made} <= set(world.provider.traits.free_kinds)
+        for ref in made:
+            (item,) = [i for i in listed(world).items if i.ref == ref]
+            assert item.nonce == order.mark.nonce and not item.bills
+            world.provider.terminate(ref, world.now() + ANSWER_S)
+            wait_for(world, lambda ref=ref: ref not in [i.ref for i in listed(world).items], "its removal")  # type: ignore[misc]
+            assert seen(world, ref).state in ("absent", "terminal")
 
     def test_a_rental_that_is_listed_late_is_found_later(self, world: ConformanceWorld) -> None:
         offered(world, lambda: world.hide_new(world.settle_s / 4))
@@ -282,19 +203,51 @@ class ProviderConformance:
     def test_what_cannot_be_read_is_a_gap_and_only_there(self, world: ConformanceWorld) -> None:
         order = world.order()
         offered(world, lambda: world.gap(order.offer.region))
-        blind = listed(world)
-        assert order.offer.region in {gap.region for gap in blind.gaps}
+        half = listed(world)
+        assert order.offer.region in {gap.region for gap in half.gaps}
         assert listed(world, Scope(("rental",), (order.offer.region,))).gaps
         for region in world.other_regions:
             assert not listed(world, Scope((), (region,))).gaps
 
-    def test_what_somebody_else_made_is_listed_without_a_mark(self, world: ConformanceWorld) -> None:
-        found: list[Ref] = []
-        offered(world, lambda: found.append(world.foreign()))
-        (item,) = [item for item in listed(world).items if item.ref == found[0]]
-        assert item.mark is None
-        assert not item.nonce
+    def test_what_somebody_else_made_is_listed_without_a_mark_whatever_its_kind(self, world: ConformanceWorld) -> None:
+        traits = world.provider.traits
+        for kind in [k for k in traits.kinds if k not in traits.free_kinds]:
+            found: list[Ref] = []
+            offered(world, lambda kind=kind, found=found: found.append(world.foreign(kind)))  # type: ignore[misc]
+            pass_lag(world)
+            items = [item for item in listed(world).items if item.ref == found[0]]
+            assert len(items) == 1, f"{kind} is not listed"
+            assert items[0].ref.kind == kind and items[0].bills
+            assert items[0].mark is None and not items[0].nonce
+
+    def test_money_and_time_come_in_the_contracts_units(self, world: ConformanceWorld) -> None:
+        order = world.order()
+        ref = created(world, order)
+        pass_lag(world)
+        (item,) = by_nonce(world, order.mark.nonce)
+        look, inventory = seen(world, ref), listed(world)
+        for at in (item.since, look.created_at, look.provider_time, inventory.provider_time):
+            assert at is None or abs(at - world.now()) < 3600, "seconds since 1970"
+        for money in (item.rate, order.offer.rate):
+            assert re.fullmatch("[A-Z]{3}", money.currency)
+
+    def test_a_rental_with_another_name_bills_on_in_the_listing(self, world: ConformanceWorld) -> None:
+        order = world.order()
+        ref = created(world, order)
+        offered(world, lambda: world.rename(ref))
+        (item,) = [item for item in listed(world).items if item.ref == ref]
         assert item.bills
+        assert item.nonce in ("", order.mark.nonce)
+
+    def test_a_clone_of_the_mark_is_a_second_hit(self, world: ConformanceWorld) -> None:
+        order = world.order()
+        ref = created(world, order)
+        found: list[Ref] = []
+        offered(world, lambda: found.append(world.clone(ref)))
+        pass_lag(world)
+        hits = by_nonce(world, order.mark.nonce)
+        assert {item.ref for item in hits} == {ref, found[0]}
+        assert all(item.since is not None for item in hits), "the engine tells them apart by their age"
 
     def test_a_damaged_mark_is_flagged_and_its_nonce_still_found(self, world: ConformanceWorld) -> None:
         order = world.order()
@@ -353,6 +306,49 @@ class ProviderConformance:
         assert by_nonce(world, order.mark.nonce)[0].bills
         world.provider.terminate(ref, world.now() + ANSWER_S)
         wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end")
+
+    @pytest.mark.parametrize("end", ["terminate", "timer"])
+    def test_an_attached_volume_survives_the_rental(self, world: ConformanceWorld, end: str) -> None:
+        provider, traits = world.provider, world.provider.traits
+        if "volume" not in traits.outlives:
+            pytest.skip("this provider attaches no volumes")
+        if end == "timer" and traits.deadline != "observed to fire":
+            pytest.skip("this provider's timer was never observed to fire")
+        uses: list[VolumeUse] = []
+        offered(world, lambda: uses.append(world.volume()))
+        order = dataclasses.replace(world.order(world.settle_s if end == "timer" else 3600.0), volumes=tuple(uses))
+        ref = created(world, order)
+        if isinstance(provider, AttachesVolumes):
+            wait_for(world, lambda: seen(world, ref).state == "running", "running")
+            for _ in range(2):
+                provider.attach(ref, uses[0], world.now() + ANSWER_S)
+        if end == "terminate":
+            provider.terminate(ref, world.now() + ANSWER_S)
+        wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end")
+        (item,) = [i for i in listed(world, Scope(("volume",))).items if i.ref.id == uses[0].id]
+        assert item.bills
+        assert seen(world, item.ref).bills
+
+    def test_a_firewall_lets_in_exactly_who_is_named(self, world: ConformanceWorld) -> None:
+        provider = world.provider
+        if not isinstance(provider, AdmitsCaller):
+            pytest.skip("this provider's rentals have no firewall of their own")
+        here = provider.caller(world.now() + ANSWER_S)
+        assert ipaddress.ip_network(here).num_addresses == 1
+        order = dataclasses.replace(world.order(), allow_from=(here,))
+        provider.prepare(order, world.now() + ANSWER_S)
+        ref = created(world, order)
+        for sources in ((here,), ("198.51.100.0/24", "203.0.113.7/32"), (here,)):
+            assert set(provider.admit(ref, sources, world.now() + ANSWER_S)) == set(sources)
+
+    def test_the_host_key_can_be_read_where_that_is_the_route(self, world: ConformanceWorld) -> None:
+        provider = world.provider
+        if not isinstance(provider, TellsHostKey):
+            pytest.skip("this provider tells no host key")
+        ref = created(world, world.order())
+        wait_for(world, lambda: provider.host_key(ref, world.now() + ANSWER_S) is not None, "the host key")
+        key = provider.host_key(ref, world.now() + ANSWER_S)
+        assert key is not None and re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key)
 
     def test_what_it_has_charged_names_the_nonce(self, world: ConformanceWorld) -> None:
         provider = world.provider

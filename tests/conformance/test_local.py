@@ -11,7 +11,7 @@ from gpuops_providers.local.cloud import Rental
 from localcloud import LocalCloud
 
 from gpuops.testing.conformance import ConformanceWorld, ProviderConformance
-from gpuops.values import Need, Order, Ref
+from gpuops.values import Created, Need, Order, Ref, VolumeUse
 
 
 class LocalWorld(ConformanceWorld):
@@ -63,9 +63,28 @@ class LocalWorld(ConformanceWorld):
 
         self.local.cloud.change(ref.id, damaged)
 
-    def foreign(self) -> Ref:
-        create_volume("somebody-elses", 10, "here", self.local.directory)
-        return Ref("local", "default", "here", "volume", "somebody-elses")
+    def rename(self, ref: Ref) -> None:
+        self.local.cloud.change(ref.id, lambda rental: replace(rental, name="my favourite machine"))
+
+    def clone(self, ref: Ref) -> Ref:
+        mark = self.local.cloud.rental(ref.id).mark  # type: ignore[union-attr]
+        answer = self.provider.provision(replace(self.order(), mark=mark), self.now() + 30)
+        assert isinstance(answer, Created)
+        return answer.ref
+
+    def volume(self) -> VolumeUse:
+        create_volume("a-volume", 10, "here", self.local.directory)
+        return VolumeUse("a-volume", "/data")
+
+    def foreign(self, kind: str = "rental") -> Ref:
+        if kind == "volume":
+            create_volume("somebody-elses", 10, "here", self.local.directory)
+            return Ref("local", "default", "here", "volume", "somebody-elses")
+        order = self.order()
+        answer = self.provider.provision(order, self.now() + 30)
+        assert isinstance(answer, Created)
+        self.local.cloud.change(answer.ref.id, lambda rental: replace(rental, name="theirs", mark=None))
+        return answer.ref
 
     def break_credentials(self) -> None:
         (self.local.directory / "tokens.json").write_text(json.dumps({"default": "the good one"}))

@@ -21,6 +21,7 @@ class SimulatedWorld(ConformanceWorld):
     need = Need("sim")
     settle_s = 120.0
     other_regions = ("region-2",)
+    refuses_late = True
 
     def __init__(self, faults: Faults) -> None:
         self.cloud = Cloud(faults)
@@ -82,8 +83,22 @@ class SimulatedWorld(ConformanceWorld):
         other = "00" if check != "00" else "01"
         machine.name = "-".join(["gpuops", nonce, limit, other, *rest])
 
-    def foreign(self) -> Ref:
+    def foreign(self, kind: str = "rental") -> Ref:
+        assert kind == "rental"
         return self.cloud.plant("foreign", self.now(), None).ref
+
+    def refuse_late(self) -> None:
+        self.cloud.faults = dataclasses.replace(self.cloud.faults, late_refusal=True)
+
+    def rename(self, ref: Ref) -> None:
+        machine = self.cloud.find(ref)
+        assert machine is not None
+        machine.name = "my favourite machine"
+
+    def clone(self, ref: Ref) -> Ref:
+        machine = self.cloud.find(ref)
+        assert machine is not None
+        return self.cloud.plant("clone", self.now() + 5, machine.mark, machine.name).ref
 
     def break_credentials(self) -> None:
         self.cloud.credentials_good = False
