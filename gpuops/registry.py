@@ -57,6 +57,19 @@ def credential_names(name: str, entries: EntryPoints | None = None) -> tuple[str
 
     An adapter says so in a constant at the top of its module: `CREDENTIALS = ("RUNPOD_API_KEY",)`.
     """
+    return _constant(name, "CREDENTIALS", entries)
+
+
+def credential_places(name: str, entries: EntryPoints | None = None) -> tuple[str, ...]:
+    """Variables, and files that begin with `~`, of which one is there where the vendor's own tools log in.
+
+    An adapter without secrets of its own says so in a constant: `CREDENTIAL_PLACES = ("AWS_PROFILE", "~/.aws/config")`.
+    """
+    return _constant(name, "CREDENTIAL_PLACES", entries) or ()
+
+
+def _constant(name: str, constant: str, entries: EntryPoints | None) -> tuple[str, ...] | None:
+    """The words of a constant in an adapter's module, read without importing it."""
     for entry in _entries(entries):
         if entry.name != name:
             continue
@@ -66,7 +79,7 @@ def credential_names(name: str, entries: EntryPoints | None = None) -> tuple[str
                 ast.parse(Path(spec.origin).read_text(encoding="utf-8")) if spec and spec.origin else ast.Module([], [])
             )
             for node in tree.body:
-                if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == ["CREDENTIALS"]:
+                if isinstance(node, ast.Assign) and [ast.unparse(t) for t in node.targets] == [constant]:
                     return tuple(str(word) for word in ast.literal_eval(node.value))
         except (ImportError, OSError, ValueError, SyntaxError):
             return None

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from gpuops.cli.accounts import asked, listings
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import ensure_guard
 from gpuops.cli.homes import elsewhere
@@ -23,7 +24,6 @@ from gpuops.inventory import Found, blind_spec
 from gpuops.inventory import adopt as rebuild
 from gpuops.names import RUN_ID
 from gpuops.provider import TellsHostKey
-from gpuops.registry import names as installed
 from gpuops.render import safe
 from gpuops.report import rfc3339
 from gpuops.spec import Spec
@@ -40,7 +40,7 @@ def adopt(
         str | None, typer.Argument(help="Only this run; default: all of this owner.", show_default=False)
     ] = None,
     provider: Annotated[
-        list[str] | None, typer.Option("--provider", help="Which accounts; default all installed.")
+        list[str] | None, typer.Option("--provider", help="Which accounts; default those that log in here.")
     ] = None,
     manifest: Annotated[
         Path | None, typer.Option(help="The run's manifest, where the host no longer tells what was planned.")
@@ -64,17 +64,14 @@ def adopt(
     from gpuops.manifest import default_owner
 
     context = make_app(as_json=json)
-    known = {p.nonce for s in context.states() for p in s.purchases.values()}
+    states = context.states()
+    known = {p.nonce for s in states for p in s.purchases.values()}
     taken: list[str] = []
     gaps: list[str] = []
     others: list[str] = []
-    for name in provider or installed():
-        try:
-            listing = context.provider(name).list_billable(
-                Scope(("rental",)), context.clock.now() + context.home.policy.call_s
-            )
-        except GpuopsError as error:
-            gaps.append(f"{name}: {error.message}")
+    for name, listing in listings(context, asked(context, provider, states), Scope(("rental",))):
+        if isinstance(listing, GpuopsError):
+            gaps.append(f"{name}: {listing.message}")
             continue
         gaps += [f"{name}: {g.region}/{g.kind}: {g.reason}" for g in listing.gaps]
         for item in listing.items:

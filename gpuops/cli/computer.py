@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuops.cli.accounts import found
 from gpuops.cli.context import App
 from gpuops.cli.leaving import guard_runs
 from gpuops.errors import CredentialsError, GpuopsError, ProviderError
 from gpuops.provider import TellsNeeds
-from gpuops.registry import credential_names
+from gpuops.registry import credential_names, credential_places
 from gpuops.values import Finding, FindingState, Scope
 
 PYTHON = (3, 11)
@@ -211,7 +212,7 @@ def credentials(app: App, provider: str, *, needed: bool) -> Iterator[Finding]:
     if wanted is None:
         yield Finding(f"{provider} credentials", "ok", "the adapter does not tell which it needs")
     elif not wanted:
-        yield Finding(f"{provider} credentials", "ok", "needs none")
+        yield _places(provider, needed=needed)
     for name in wanted or ():
         where = app.credentials.where(name)
         if where in ("environment", "keyring"):
@@ -222,6 +223,20 @@ def credentials(app: App, provider: str, *, needed: bool) -> Iterator[Finding]:
             )
             state: FindingState = "missing" if needed else "warning"
             yield Finding(f"{provider} credentials", state, said, f"gpuops auth set {name}")
+
+
+def _places(provider: str, *, needed: bool) -> Finding:
+    """Credentials that the vendor's own tools keep."""
+    places = credential_places(provider)
+    if not places:
+        return Finding(f"{provider} credentials", "ok", "needs none")
+    if place := found(places, os.environ):
+        return Finding(f"{provider} credentials", "ok", f"found by way of {place}")
+    state: FindingState = "missing" if needed else "warning"
+    said = f"none of {', '.join(places)} is there"
+    return Finding(
+        f"{provider} credentials", state, said, f"log in with the vendor's own tool: docs/how-to/{provider}.md"
+    )
 
 
 def account(app: App, provider: str) -> Iterator[Finding]:

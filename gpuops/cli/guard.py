@@ -28,7 +28,8 @@ app = command_app()
 def guard(
     once: Annotated[bool, typer.Option("--once", help="Act once, from credentials and marks alone, and end.")] = False,
     provider: Annotated[
-        list[str] | None, typer.Option("--provider", help="With --once: which accounts; default all.")
+        list[str] | None,
+        typer.Option("--provider", help="With --once: which accounts; default those that log in here."),
     ] = None,
     json: Json = False,
     run: Annotated[str, typer.Option("--run", hidden=True)] = "",
@@ -111,9 +112,9 @@ def _child(context: App, run: RunId) -> None:
 
 
 def _once(context: App, names: list[str]) -> None:
+    from gpuops.cli.accounts import asked
     from gpuops.guard import sentinel, tend
     from gpuops.inventory import known_gap
-    from gpuops.registry import names as installed
 
     problems: list[str] = []
     states: list[RunState] = []
@@ -130,7 +131,7 @@ def _once(context: App, names: list[str]) -> None:
     known = {p.ref for s in states if not s.closed for p in s.purchases.values()}
     left: list[str] = []
     done: list[dict[str, object]] = []
-    for name in names or installed():
+    for name in asked(context, names, states):
         ports = replace(context.ports, journal=SqliteJournal(":memory:"))
         try:
             driven, failed, gaps = sentinel(

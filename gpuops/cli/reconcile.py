@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gpuops.cli.accounts import asked, listings
 from gpuops.cli.context import App, make_app
 from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.homes import elsewhere
@@ -19,7 +20,6 @@ from gpuops.guard import take_on
 from gpuops.inventory import OURS_UNWANTED, Line, adopt, blind_spec, classify, known_gap, unlisted
 from gpuops.marks import new_nonce
 from gpuops.names import RUN_ID
-from gpuops.registry import names as installed
 from gpuops.render import reconcile_lines
 from gpuops.report import name_of, rfc3339
 from gpuops.state import RunState
@@ -36,7 +36,7 @@ UNPROVED = "Not everything is proved.  next: gpuops reconcile   (again; what is 
 @app.command()
 def reconcile(
     provider: Annotated[
-        list[str] | None, typer.Option("--provider", help="Which accounts; default all installed.")
+        list[str] | None, typer.Option("--provider", help="Which accounts; default those that log in here.")
     ] = None,
     apply: Annotated[
         bool, typer.Option("--apply", help="End orphans of ours, after showing the plan and asking.")
@@ -54,7 +54,8 @@ def reconcile(
               gpuops reconcile --provider local --apply
     """
     context = make_app(as_json=json)
-    lines, gaps, missing = _look(context, provider or list(installed()))
+    names = asked(context, provider, context.states() if context.home.journal.exists() else [])
+    lines, gaps, missing = _look(context, names)
     if json and not apply:
         context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
     context.printer.lines(reconcile_lines(lines, [_gap_text(g) for g in gaps]))
@@ -67,7 +68,7 @@ def reconcile(
     if apply and ending:
         code = _end(context, ending, yes=yes)
         if json:
-            lines, gaps, missing = _look(context, provider or list(installed()))
+            lines, gaps, missing = _look(context, names)
             context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
         raise typer.Exit(code)
     if unwanted:
@@ -80,20 +81,17 @@ def reconcile(
     raise typer.Exit(3 if unproved else 0)
 
 
-def _look(context: App, names: list[str]) -> tuple[list[Line], list[dict[str, object]], list[str]]:
+def _look(context: App, names: tuple[str, ...]) -> tuple[list[Line], list[dict[str, object]], list[str]]:
     from gpuops.manifest import default_owner
 
     states = context.states() if context.home.journal.exists() else []
     lines: list[Line] = []
     gaps: list[dict[str, object]] = []
     missing: list[str] = []
-    for name in names:
-        until = context.clock.now() + context.home.policy.call_s
+    for name, inventory in listings(context, names, Scope()):
         mine = [s for s in states if s.spec.provider == name]
-        try:
-            inventory = context.provider(name).list_billable(Scope(), until)
-        except GpuopsError as error:
-            gaps.append(_gap(context, name, Gap("*", "*", error.message)))
+        if isinstance(inventory, GpuopsError):
+            gaps.append(_gap(context, name, Gap("*", "*", inventory.message)))
             continue
         if inventory.provider_time is not None:
             context.clock.learn(inventory.provider_time)
