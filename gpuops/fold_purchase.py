@@ -77,8 +77,9 @@ def created(s: RunState, r: Record) -> RunState:
         return s
     if p.ref is None:
         # both went out with the create call; a look may come much later, and an extension must not forget them
-        names = ("mark",) if s.timer == "none" or "arm" in s.after_create else ("mark", "provider timer")
-        made_with = {name: Layer(name, "declared", p.mark.limit_at) for name in names}
+        timer = s.timer != "none" and "arm" not in s.after_create
+        names = {"mark": True, "provider timer": timer, "guest timer": "guest timer" in s.after_create}
+        made_with = {name: Layer(name, "declared", p.mark.limit_at) for name, there in names.items() if there}
         return changed(move(s, r, "created", **changes), closed=False, layers={**s.layers, **made_with})
     twin_id = f"{p.id}.{made.ref.id}"
     if twin_id in s.purchases:

@@ -206,6 +206,10 @@ class Host(Protocol):
         """Rewrite the host's deadline file and return what it says afterwards."""
         ...
 
+    def set_guest_end(self, run: RunId, endpoint: Endpoint, at: Time, until: Time) -> Time:
+        """Move the timer inside the machine that powers it off, and return what it says afterwards."""
+        ...
+
     def seal(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Sealed:
         """Stop training at an update boundary, leave nothing writing, hash the newest complete generations and telemetry.
 

@@ -71,6 +71,8 @@ class Traits:
     image: ImageForm = ImageForm("none")
     timeouts: Timeouts = field(default_factory=Timeouts)
     """What its machines take at most on the way to training, where the policy's numbers do not fit them."""
+    guest_timer: bool = False
+    """The machine powers off at the moment in /etc/gpuops/deadline, written by the create call, and that ends its bill."""
     end_armed_after_create: bool = False
     """The timer is no part of the create call: it is set by `set_end`, once attached volumes were seen to be kept."""
     simulated: bool = False

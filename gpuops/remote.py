@@ -54,7 +54,7 @@ LOGIN_S = 30.0
 CONTROL_S = 5.0
 TRUST_S = 5.0
 """How long an answer of the master counts; a call that finds it dead all the same replaces it and asks again."""
-_MODULES = ("files", "facts", "tools", "generations", "sealing", "progress", "agent")
+_MODULES = ("files", "facts", "tools", "generations", "sealing", "progress", "guest", "agent")
 # What only one operation needs goes along with it alone: every other request would pay for compiling it. The last module answers.
 _BEFORE_AGENT = {"inputs": ("arrivals", "download", "inputs")}
 _PREPARING = ("jobs", "environments", "probing", "preparing")

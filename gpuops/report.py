@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuops.codec import to_json
 from gpuops.purchase import MAY_BILL, Purchase
-from gpuops.state import RunState
+from gpuops.state import BLIND_LAYERS, RunState
 from gpuops.values import Money, Record, Time
 
 # The timing sheet: (name, the record that begins it, the record that ends it).
@@ -32,7 +32,7 @@ def rfc3339(at: Time | None) -> str | None:
 
 def status_line(s: RunState, now: Time) -> dict[str, Any]:
     """One run of the `status` document."""
-    limit = min([s.limit, *(layer.at for layer in s.layers.values() if layer.name == "provider timer")])
+    limit = min([s.limit, *(layer.at for layer in s.layers.values() if layer.name in BLIND_LAYERS)])
     return {
         "id": s.run,
         "name": s.spec.name,

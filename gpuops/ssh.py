@@ -209,6 +209,13 @@ class SshHost:
             raise HostError("the deadline file cannot be read back")
         return float(answer["deadline"])
 
+    def set_guest_end(self, run: RunId, endpoint: Endpoint, at: Time, until: Time) -> Time:
+        """Rewrite the file of the machine's own timer and say what it says now."""
+        answer = self._connection(run, endpoint).call("guest_end", {"at": int(at)}, until)
+        if not isinstance(answer.get("at"), int):
+            raise HostError("the machine's own timer cannot be read back")
+        return float(answer["at"])
+
     def seal(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Sealed:
         """Stop training, wait until nothing is left, then hash what is complete."""
         connection = self._connection(run, endpoint)

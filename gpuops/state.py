@@ -30,6 +30,8 @@ RUN_LIFE: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
         "closed": frozenset({"planned", "ready", "training", "ended", "sealed", "copied"}),
     }
 )
+BLIND_LAYERS = ("provider timer", "guest timer", "mark")
+"""What ends a rental at a moment of its own and knows nothing of copies."""
 GUARD_LAYER = "guard on this computer"
 _WANTED_ORDER: tuple[Wanted, ...] = ("nothing", "ready", "training", "closed")
 
@@ -114,7 +116,7 @@ class RunState:
     timer: str = "none"
     """The declared grade of the provider's own timer."""
     after_create: frozenset[str] = frozenset()
-    """What this provider needs beside the create call, as its adapter said: attach, arm, admit."""
+    """What this provider needs or has beside the create call, as its adapter said: attach, arm, admit, guest timer."""
     purchases: Mapping[PurchaseId, Purchase] = field(default_factory=dict)
     attempts: Mapping[tuple[str, str], Attempt] = field(default_factory=dict)
     layers: Mapping[str, Layer] = field(default_factory=dict)
@@ -265,7 +267,7 @@ class RunState:
             size = max([size, probed, *(c.bytes for c in rental.work.copied.values())])
         margin = min(policy.copy_margin_s, policy.copy_margin_part * max(self.deadline - self.planned_at, 0))
         # a layer that could not be moved as far as the journal's limit ends the rental at its own
-        blind = [x.at - self.spec.hold_s for name, x in self.layers.items() if name in ("provider timer", "mark")]
+        blind = [x.at - self.spec.hold_s for name, x in self.layers.items() if name in BLIND_LAYERS]
         return min([self.deadline, *blind]) - copy_seconds(size, rate) - margin - self.spec.train.grace_s
 
 

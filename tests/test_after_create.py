@@ -124,3 +124,18 @@ def test_nothing_is_attached_to_what_ends(life: str) -> None:
     story = running("attach")
     story = story.going_down() if life == "closed" else story.tell(life, by="somebody")
     assert attach(story.state, story.now, POLICY) is None
+
+
+def test_an_extension_moves_the_timer_inside_the_machine_before_it_counts() -> None:
+    story = running("guest timer").tell("checked", checks=[], facts={}, boot_id="b")
+    assert story.state.layers["guest timer"].at == LIMIT
+    story.tell("extend_wanted", None, decision=True, deadline=LIMIT + 600, limit=LIMIT + 1200)
+    moved = []
+    for _ in range(2):
+        step = move_end(story.state, story.now, POLICY)
+        assert isinstance(step, Do)
+        moved.append(step.detail)
+        story.tell("layer", name=step.detail.removeprefix("moving the "), grade="read back", at=LIMIT + 1200)
+    assert sorted(moved) == ["moving the guest timer", "moving the mark"]
+    step = move_end(story.state, story.now, POLICY)
+    assert isinstance(step, Do) and step.decision is not None and step.decision.kind == "extended"

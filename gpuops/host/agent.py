@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuops.host import facts as host_facts
-from gpuops.host import files, generations, progress, sealing, tools
+from gpuops.host import files, generations, guest, progress, sealing, tools
 from gpuops.host.files import RefusedError, atomic_write, read_json
 
 START_S = 15.0
@@ -297,6 +297,7 @@ OPERATIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "status": status,
     "log": log,
     "deadline": deadline,
+    "guest_end": guest.move_end,
     "stop": sealing.stop,
     "seal": sealing.seal,
     "hash": sealing.hash_one,

@@ -101,6 +101,7 @@ def _preflight(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event
         "attach": bool(s.spec.volumes) and isinstance(provider, AttachesVolumes),
         "arm": provider.traits.end_armed_after_create,
         "admit": isinstance(provider, AdmitsCaller),
+        "guest timer": provider.traits.guest_timer,
     }
     return (
         fact(

@@ -13,7 +13,7 @@ from gpuops.policy import Policy
 from gpuops.ports import Ports
 from gpuops.provider import MovesEnd, MovesMark
 from gpuops.purchase import Purchase
-from gpuops.state import RunState, host_deadline
+from gpuops.state import BLIND_LAYERS, RunState, host_deadline
 from gpuops.steps import Do, Step, Wait, announce, bounded, fact
 from gpuops.values import Event, Time
 
@@ -28,7 +28,7 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
         return None
     limit = s.extension.limit if s.extension else s.limit
     deadline = s.extension.deadline if s.extension else s.deadline
-    targets = {"provider timer": limit, "mark": limit, "host deadline": host_deadline(deadline, s.spec.train.grace_s)}
+    targets = dict.fromkeys(BLIND_LAYERS, limit) | {"host deadline": host_deadline(deadline, s.spec.train.grace_s)}
     arming = "provider timer" if to_arm(s, p) else ""
     for name, target in targets.items():
         layer = s.layers.get(name)
@@ -60,11 +60,11 @@ def _move(ports: Ports, s: RunState, do: Do, name: str, target: Time) -> tuple[E
     if p.ref is None:
         raise ProviderError("the rental has no name yet")
     provider = ports.providers(s.spec.provider)
-    if name == "host deadline":
+    if name in ("host deadline", "guest timer"):
         if p.endpoint is None:
             raise ProviderError("the rental has no address yet")
-        at = ports.host.set_deadline(s.run, p.endpoint, target, do.until)
-        grade = "read back"
+        move = ports.host.set_deadline if name == "host deadline" else ports.host.set_guest_end
+        at, grade = move(s.run, p.endpoint, target, do.until), "read back"
     elif name == "mark":
         if not isinstance(provider, MovesMark):
             raise ProviderError("the mark cannot be moved: a sentinel ends the rental at the limit that it names")

@@ -312,6 +312,10 @@ class SimulatedHost:
 
         return self._wire.call("set_deadline", until, move, effect=True)
 
+    def set_guest_end(self, run: RunId, endpoint: Endpoint, at: Time, until: Time) -> Time:
+        """Machines here have no timer of their own."""
+        raise HostError("this machine has no timer of its own")
+
     def seal(self, run: RunId, endpoint: Endpoint, spec: Spec, until: Time) -> Sealed:
         """Stop training, hash what is complete."""
         hosts = self._hosts
