@@ -33,10 +33,12 @@ def judge(s: RunState, purchase: Purchase, item: Billable, policy: Policy) -> Hi
             return "again" if other.life in ("gone", "refused") and item.bills else "known"
     if item.damaged:
         return "damaged"
-    if item.ref.kind != "rental":
-        return "part"
     start, end = purchase.intended_at - _CLOCK_ROUNDING_S, purchase.send_before + policy.twin_horizon_s
-    if item.since is not None and not start <= item.since <= end:
+    dated = item.since is not None and start <= item.since <= end
+    if item.ref.kind != "rental":
+        # what costs nothing is named by the nonce alone; a disk may be that of somebody's clone
+        return "part" if dated or not item.bills else "clone"
+    if item.since is not None and not dated:
         return "clone"
     if purchase.ref is None:
         return "ours"

@@ -98,10 +98,12 @@ def _line(item: Billable, states: list[RunState], now: Time, policy: Policy) -> 
     for s, p in known:
         if p.nonce == item.nonce and p in s.intents and item.nonce:
             hit = judge(s, p, item, policy)
-            if hit == "part":
+            if hit == "part" and not s.closed:
                 return Line(item, "pending", s.run, p.id, "made for this purchase: it ends after it")
             if not item.bills:
                 return Line(item, "pending", s.run, p.id, "ended; still shown, free")
+            if hit == "part":
+                return Line(item, "orphaned", s.run, p.id, "made for a purchase that is over")
             if hit == "clone":
                 return Line(item, "clone", s.run, p.id, "carries our mark but was not made by our create call")
             return Line(item, "orphaned", s.run, p.id, "made by a create call of ours and not yet recorded")

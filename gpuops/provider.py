@@ -68,6 +68,8 @@ class Traits:
     """Every kind that `list_billable` can list; `rental` is among them."""
     free_kinds: tuple[str, ...] = ()
     """Kinds that `prepare` makes: they cost nothing, are listed with their nonce, and must be removed all the same."""
+    made_kinds: tuple[str, ...] = ()
+    """Kinds that bill and that the create call itself makes beside the rental, such as its own disk; they carry its nonce."""
     image: ImageForm = ImageForm("none")
     timeouts: Timeouts = field(default_factory=Timeouts)
     """What its machines take at most on the way to training, where the policy's numbers do not fit them."""

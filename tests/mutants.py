@@ -305,6 +305,15 @@ def by_this_clock(s: Any, p: Any, at: Any, patience_s: Any) -> bool:
     return True
 
 
+list_billable = SimulatedProvider.list_billable
+
+
+def without_disks(self: SimulatedProvider, scope: Any, until: float) -> Any:
+    """What the create call made beside the rental is looked for by nobody."""
+    found = list_billable(self, scope, until)
+    return dataclasses.replace(found, items=tuple(i for i in found.items if i.ref.kind != "disk"))
+
+
 def no_parts(s: Any, p: Any, now: Any, policy: Any) -> Any:
     return None if p.part_of else decide_end(s, p, now, policy)
 
@@ -445,6 +454,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "replaced at a word": Mutant(swap(resume, "replaceable", replaced_at_a_word), ("replaced",), 40, lost),
     "replaced from the beginning": Mutant(swap(resume, "newest_copy", from_the_beginning), ("replaced",), 20, lost),
+    "disks forgotten": Mutant(swap(SimulatedProvider, "list_billable", without_disks), ("liveness",)),
     "parts forgotten": Mutant(swap(terminate, "_decide", no_parts), ("liveness",)),
     "limit by this computer's clock": Mutant(swap(limit, "confirmed", by_this_clock), ("forced",), 60, ahead),
     "effect past its until": Mutant(swap(engine, "decide", no_until), ("until",)),

@@ -167,6 +167,10 @@ def _reopen(context: App, state: RunState, line: Line) -> None:
             state.run, (fact(kind, line.purchase),), at=context.clock.now(), wall=context.clock.wall()
         )
         return
-    made = to_json(Created(line.item.ref, line.item.since, line.item.rate))
-    found = fact("created", line.purchase, created=made, via="search")
+    item = line.item
+    if item.ref.kind == "rental":
+        made = to_json(Created(item.ref, item.since, item.rate))
+        found = fact("created", line.purchase, created=made, via="search")
+    else:
+        found = fact("part", line.purchase, ref=to_json(item.ref), rate=to_json(item.rate), via="search")
     context.journal.append_facts(state.run, (found,), at=context.clock.now(), wall=context.clock.wall())

@@ -37,7 +37,8 @@ def close(s: RunState, now: Time, policy: Policy) -> Step | None:
 def _reconcile(ports: Ports, s: RunState, do: Do, policy: Policy) -> tuple[Event, ...]:
     provider = ports.providers(s.spec.provider)
     regions = tuple(sorted({p.offer.region for p in s.purchases.values()}))
-    inventory = provider.list_billable(Scope(("rental", *provider.traits.free_kinds), regions), do.until)
+    kinds = ("rental", *provider.traits.made_kinds, *provider.traits.free_kinds)
+    inventory = provider.list_billable(Scope(kinds, regions), do.until)
     events = list(read_listing(ports, s, inventory, policy))
     if inventory.gaps:
         return (*events, attempted("close", f"the listing is not complete: {gaps(inventory)}"))

@@ -97,6 +97,8 @@ class Cloud:
     machines: list[Machine] = field(default_factory=list)
     keys: dict[Ref, str] = field(default_factory=dict)
     """Free objects and their nonces."""
+    disks: dict[Ref, Machine] = field(default_factory=dict)
+    """Disks that create calls made, each with its machine."""
     deeds: list[Deed] = field(default_factory=list)
     blind_regions: set[str] = field(default_factory=set)
     credentials_good: bool = True
@@ -156,7 +158,15 @@ class Cloud:
             machine.reclaimed_at = START + f.reclaim_s if not taken and START + f.reclaim_s > now else now + f.reclaim_s
         self.machines.append(machine)
         self.set_timer(machine)
+        self.disks[Ref(NAME, ACCOUNT, order.offer.region, "disk", f"disk-{machine.ref.id}")] = machine
         return machine
+
+    def disk_bills(self, ref: Ref, now: float) -> bool:
+        """Whether a disk is there: as long as its machine, or until somebody removes it where it is kept by mistake."""
+        machine = self.disks.get(ref)
+        if machine is None or machine.refused:
+            return False
+        return now < machine.ended_at or self.faults.keeps_disk
 
     def make_key(self, order: Order) -> Ref:
         """A free object that belongs to an order; making it again changes nothing."""
@@ -188,6 +198,12 @@ class Cloud:
                 raise ProviderError("409: it is in use")
             self.keys.pop(ref, None)
             return
+        if ref.kind == "disk":
+            disk_of = self.disks.get(ref)
+            if disk_of is not None and disk_of.bills(now):
+                raise ProviderError("409: it is attached")
+            self.disks.pop(ref, None)
+            return
         machine = self.find(ref)
         self.watching(machine, now, who)
         if machine is None or machine.ended_at <= now:
@@ -216,6 +232,9 @@ class Cloud:
         self.settle(now)
         if ref.kind == "key":
             return Observation(ref, "running" if ref in self.keys else "absent", (), provider_time=now)
+        if ref.kind == "disk":
+            there = self.disk_bills(ref, now)
+            return Observation(ref, "running" if there else "absent", ("storage",) if there else (), provider_time=now)
         machine = self.find(ref)
         if machine is None or now < machine.seen_from or _within(machine.eclipse, now):
             return Observation(ref, "absent", (), provider_time=now, raw_state="404")
@@ -245,9 +264,9 @@ class Cloud:
         """What a listing shows: late, with gaps that are named, and blind for a moment."""
         self.settle(now)
         regions = set(scope.regions) or {REGION}
-        kinds = scope.kinds or ("rental", "key")
+        kinds = scope.kinds or ("rental", "disk", "key")
         gaps = [Gap(r, "rental", "a page could not be read") for r in sorted(regions & self.blind_regions)]
-        gaps += [Gap(REGION, k, "no such kind") for k in kinds if k not in ("rental", "key")]
+        gaps += [Gap(REGION, k, "no such kind") for k in kinds if k not in ("rental", "disk", "key")]
         items = [
             self._item(m, now)
             for m in self.machines
@@ -259,6 +278,14 @@ class Cloud:
             for ref, nonce in self.keys.items()
             if "key" in kinds and ref.region in regions - self.blind_regions
         ]
+        items += [
+            Billable(
+                ref, ref.id, None, ("storage",), m.created_at, Money(Decimal("0.01")), parent=str(m.ref), nonce=m.nonce
+            )
+            for ref, m in self.disks.items()
+            if "disk" in kinds and ref.region in regions - self.blind_regions
+            and self.disk_bills(ref, now) and now >= m.listed_from
+        ]  # fmt: skip
         if self.faults.gap_part and self.random.random() < self.faults.gap_part:
             gaps.append(Gap(REGION, "rental", "page 2 could not be read"))
             items = items[:-1] if self.random.random() < 0.7 else []

@@ -286,6 +286,22 @@ class ProviderConformance(WireConformance):
         world.advance(world.settle_s / 10)
         assert gone(world, ref, order.mark.nonce), "the second round must agree"
 
+    def test_what_the_create_call_made_beside_the_rental_ends_with_it(self, world: ConformanceWorld) -> None:
+        kinds = world.provider.traits.made_kinds
+        if not kinds:
+            pytest.skip("this provider's create call makes a rental and nothing else")
+        order = world.order()
+        ref = created(world, order)
+
+        def left() -> list[Ref]:
+            inventory = listed(world, Scope(kinds, (ref.region,)))
+            assert not inventory.gaps
+            return [i.ref for i in inventory.items if i.nonce == order.mark.nonce and i.bills]
+
+        wait_for(world, lambda: bool(left()), "its own disk in the listing")
+        world.provider.terminate(ref, world.now() + ANSWER_S)
+        wait_for(world, lambda: gone(world, ref, order.mark.nonce) and not left(), "the end of all of it")
+
     def test_terminating_is_safe_to_repeat(self, world: ConformanceWorld) -> None:
         order = world.order()
         ref = created(world, order)

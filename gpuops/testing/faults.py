@@ -94,6 +94,8 @@ class Faults:
     reclaim_s: float = 0.0
     reclaims: int = 1
     """So many rentals in a row are taken away, each that long after the last one was made."""
+    keeps_disk: bool = False
+    """A machine's own disk stays when the machine ends, and bills on."""
     sticky_keys: int = 0
     """So many requests to remove a free object fail: something still uses it."""
     clone_s: float = 0.0
@@ -146,7 +148,7 @@ class Faults:
 FAULTS: tuple[str, ...] = (
     "refusals", "create", "twin", "late_refusal", "seen_after_s", "listed_after_s", "gap_part", "lies", "eclipses",
     "outages", "limited_part", "slow_part", "ignored_terminates", "terminate_s", "lost_terminates", "timer",
-    "reclaim_s", "reclaims", "sticky_keys", "clone_s", "rename_s", "others", "vanish_s", "reboot_s", "unreachable",
+    "reclaim_s", "reclaims", "sticky_keys", "keeps_disk", "clone_s", "rename_s", "others", "vanish_s", "reboot_s", "unreachable",
     "ignores_stop", "rotten", "corrupt_part", "broken_part", "disk_full", "asleep", "guard_keyless", "revoked",
     "journal_full", "second", "operator", "other", "guard", "on_file", "outcome",
 )  # fmt: skip
@@ -242,6 +244,7 @@ def _ends(r: random.Random, rough: float) -> dict[str, Any]:
         "reclaim_s": r.uniform(1, 3000) if some(0.4) or r.random() < 0.2 else 0.0,
         "reclaims": r.choice((1, 1, 2, 3)),
         "sticky_keys": r.choice((1, 5, 40)) if some(0.3) else 0,
+        "keeps_disk": some(0.3),
     }
 
 

@@ -245,6 +245,7 @@ class Watch:
         left = [str(m.ref) for m in self.cloud.ours() if m.bills(now)]
         phase = self.state.phase if self.state else "absent"
         left += [str(ref) for ref in self.cloud.keys]
+        left += [str(ref) for ref in self.cloud.disks if self.cloud.disk_bills(ref, now)]
         self.check("liveness", closed and not left, f"{why}: the run is {phase}, {left} bills")
         if self.state is not None:
             cost = sum((m.cost(now) for m in self.cloud.ours()), Decimal(0))

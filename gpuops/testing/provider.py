@@ -82,7 +82,8 @@ class SimulatedProvider:
             deadline="none" if cloud.faults.timer == "none" else "read back",
             end_movable=isinstance(self, TimedProvider),
             host_key_route="injected",
-            kinds=("rental", "key"),
+            kinds=("rental", "disk", "key"),
+            made_kinds=("disk",),
             free_kinds=("key",),
             simulated=True,
         )

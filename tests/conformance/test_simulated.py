@@ -84,8 +84,12 @@ class SimulatedWorld(ConformanceWorld):
         machine.name = "-".join(["gpuops", nonce, limit, other, *rest])
 
     def foreign(self, kind: str = "rental") -> Ref:
-        assert kind == "rental"
-        return self.cloud.plant("foreign", self.now(), None).ref
+        machine = self.cloud.plant("foreign", self.now(), None)
+        if kind == "rental":
+            return machine.ref
+        ref = dataclasses.replace(machine.ref, kind=kind)
+        self.cloud.disks[ref] = machine
+        return ref
 
     def refuse_late(self) -> None:
         self.cloud.faults = dataclasses.replace(self.cloud.faults, late_refusal=True)
