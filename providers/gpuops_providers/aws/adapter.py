@@ -26,7 +26,7 @@ from gpuops.values import (
 
 from . import charging, ending, firewall, listing, marking, needs, offers, schedule, volumes
 from .api import HOME_REGION, Answer, Api, answered_at, request_id
-from .errors import LATE, TAKEN_BACK, Missing, refusal
+from .errors import LATE, TAKEN_BACK, Missing, Unfit, refusal
 from .kinds import KINDS, STOPPED_BILLS, Found
 from .order import Image, choice, parameters, unknown_words
 from .settings import Settings
@@ -64,7 +64,7 @@ class AwsProvider:
         """`now`: the clock that `until` is told by."""
         self._settings, self._api, self._now = settings, api, now
         self._known_account = ""
-        self._groups: dict[str, str] = {}
+        self._prepared: dict[str, tuple[Order, dict[str, Any]]] = {}
         self.traits = traits(settings)
         # As attributes of the instance: what the settings do not allow is not offered at all.
         if settings.scheduler_role:
@@ -84,13 +84,19 @@ class AwsProvider:
         return offers.quote(self._api, self._settings, self._account(), need, self._now(), until, regions)
 
     def prepare(self, order: Order, until: Time) -> tuple[Ref, ...]:
-        """A security group that lets SSH in from `order.allow_from`, or from this computer where that is empty."""
+        """A security group that lets SSH in from `order.allow_from`, or from this computer where that is empty.
+
+        All that the create call needs to know is looked up here, too: what cannot be asked now is no reason to give up for good.
+        """
         sources = order.allow_from or (self.caller(until),)
         group = firewall.make(self._api, order, self._settings.subnet, until)
         admitted = firewall.admit(self._api, order.offer.region, group, sources, until)
         if not admitted:
             raise ProviderError(f"the security group {group} was made and admits nobody")
-        self._groups[order.mark.nonce] = group
+        try:
+            self._prepared[order.mark.nonce] = order, self._wanted(order, group, until)
+        except Unfit:
+            pass  # said by `provision`, as a refusal
         return (self._ref(order.offer.region, "security-group", group),)
 
     def provision(self, order: Order, until: Time) -> Created | Refused:
@@ -98,7 +104,9 @@ class AwsProvider:
         if choice(order.offer.id) is None:
             return Refused(f"{order.offer.id} is no offer of this provider", "invalid")
         try:
-            wanted = self._wanted(order, until)
+            prepared, wanted = self._prepared.get(order.mark.nonce, (None, {}))
+            if prepared != order:
+                wanted = self._wanted(order, self._group(order, until), until)
         except CredentialsError as error:
             return Refused(f"nothing was sent: {error.message}", "account")
         except GpuopsError as error:
@@ -223,23 +231,25 @@ class AwsProvider:
         except GpuopsError as error:
             return None, f"its timer cannot be read: {error.message}"
 
-    def _wanted(self, order: Order, until: Time) -> dict[str, Any]:
+    def _group(self, order: Order, until: Time) -> str:
+        if group := firewall.find(self._api, order.offer.region, order.mark.nonce, until):
+            return group
+        raise Unfit("the order has no security group: prepare makes it")
+
+    def _wanted(self, order: Order, group: str, until: Time) -> dict[str, Any]:
         """The parameters of the create call, checked against the service's own model."""
         api, region, settings = self._api, order.offer.region, self._settings
-        group = self._groups.get(order.mark.nonce) or firewall.find(api, region, order.mark.nonce, until)
-        if not group:
-            raise ProviderError("the order has no security group: prepare makes it")
         zone = volumes.zone(api, region, order.volumes, until)
         wanted = parameters(order, self._image(order, until), group, zone, settings.subnet)
         if wrong := list(unknown_words(wanted, api.input_shape("ec2", region, "RunInstances", until))):
-            raise ProviderError("; ".join(wrong))
+            raise Unfit("; ".join(wrong))
         return wanted
 
     def _image(self, order: Order, until: Time) -> Image:
         ident = order.image or order.offer.terms.get("image", "")
         if not ident:
             why = order.offer.terms.get("image_problem", "the offer names none")
-            raise ProviderError(f"no image to start from: {why}; write image: ami-… under resources")
+            raise Unfit(f"no image to start from: {why}; write image: ami-… under resources")
         return offers.resolve(self._api, order.offer.region, ident, "", until)
 
     def _created(self, order: Order, answer: Answer) -> Created:

@@ -81,6 +81,10 @@ class Answered(ProviderError):
         self.aws_code = aws_code
 
 
+class Unfit(ProviderError):
+    """An order that no create call can carry, however often it is tried."""
+
+
 class Missing(Answered):
     """What was asked for is not there: an authenticated answer."""
 

@@ -14,7 +14,7 @@ from gpuops.values import Device, Money, Need, Offer, Time
 
 from . import prices
 from .api import Api, in_parallel
-from .errors import Denied
+from .errors import Denied, Missing, Unfit
 from .order import Choice, Image, choice, read_image
 from .prices import Price, Reading, Table
 from .settings import MARKETS, Settings
@@ -105,10 +105,12 @@ def resolve(api: Api, region: str, image: str, architecture: str, until: Time) -
         name = image.removeprefix("ssm:").replace("{architecture}", architecture)
         answer = api.call("ssm", region, "get_parameter", until, Name=name)
         ident = str(answer.get("Parameter", {}).get("Value", ""))
-    answer = api.call("ec2", region, "describe_images", until, ImageIds=[ident])
-    found = answer.get("Images") or []
+    try:
+        found = api.call("ec2", region, "describe_images", until, ImageIds=[ident]).get("Images") or []
+    except Missing:
+        found = []
     if len(found) != 1:
-        raise ProviderError(f"there is no image {ident} in {region}")
+        raise Unfit(f"there is no image {ident} in {region}")
     try:
         return read_image(found[0])
     except (KeyError, TypeError, ValueError) as error:

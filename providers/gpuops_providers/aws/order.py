@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuops.errors import ProviderError
 from gpuops.values import Order
 
 from .. import cloudinit
 from . import tags
+from .errors import Unfit
 from .volumes import disk
 
 TAGGED_AT_BIRTH = ("instance", "volume", "network-interface")
@@ -66,10 +66,10 @@ def read_image(entry: Mapping[str, Any]) -> Image:
 
 
 def parameters(order: Order, image: Image, group: str, zone: str, subnet: str) -> dict[str, Any]:
-    """Everything that RunInstances is sent. Raises `ProviderError` for an order that it cannot carry."""
+    """Everything that RunInstances is sent. Raises `Unfit` for an order that it cannot carry."""
     what = choice(order.offer.id)
     if what is None:
-        raise ProviderError(f"{order.offer.id} is no offer of this provider")
+        raise Unfit(f"{order.offer.id} is no offer of this provider")
     spot = what.market == "spot"
     labels = tags.tags(order.mark, order.offer.rate)
     interface = {
@@ -90,13 +90,10 @@ def parameters(order: Order, image: Image, group: str, zone: str, subnet: str) -
         ],
         # what ends the system ends the bill; without it a machine that powers off would be kept, and its disks billed
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1,
-            "InstanceMetadataTags": "enabled",
-        },
+        "MetadataOptions": {"HttpEndpoint": "enabled", "HttpTokens": "required", "HttpPutResponseHopLimit": 1},
         # `open` would quietly use up a reservation that somebody else holds for something else
         "CapacityReservationSpecification": {"CapacityReservationPreference": "none"},
-    }  # fmt: skip
+    }
     if zone:
         found["Placement"] = {"AvailabilityZone": zone}
     if spot:
@@ -124,7 +121,7 @@ def _user_data(order: Order) -> str:
     mounts = tuple(disk(volume) for volume in order.volumes)
     text = cloudinit.cloud_config(order, disks=mounts, powers_off=True, isolation="virtual machine")
     if len(text.encode()) > USER_DATA_BYTES:
-        raise ProviderError(f"user-data of {len(text.encode())} bytes: EC2 takes {USER_DATA_BYTES}")
+        raise Unfit(f"user-data of {len(text.encode())} bytes: EC2 takes {USER_DATA_BYTES}")
     return text
 
 
@@ -136,7 +133,7 @@ def _disks(order: Order, image: Image) -> list[dict[str, Any]]:
     smallest = next((size for device, size in image.disks if device == image.root), 0)
     if root_gb < max(smallest, 1):
         needed = f"write disk: {image.total_gb}GB under resources"
-        raise ProviderError(f"the disks of {image.id} take {image.total_gb} GB, the offer has {priced}: {needed}")
+        raise Unfit(f"the disks of {image.id} take {image.total_gb} GB, the offer has {priced}: {needed}")
     gone = {"DeleteOnTermination": True}
     return [
         {"DeviceName": image.root, "Ebs": {"VolumeSize": root_gb, "VolumeType": "gp3", **gone}},

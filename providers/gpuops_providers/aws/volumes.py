@@ -10,6 +10,7 @@ from gpuops.values import Ref, Time, VolumeUse
 from ..cloudinit import Disk
 from . import tags
 from .api import Api
+from .errors import Unfit
 
 DEVICE_LETTERS = "fghijklmnop"
 """/dev/sdf to /dev/sdp are for volumes (EC2 User Guide, "Device names for volumes")."""
@@ -60,18 +61,18 @@ def lost_with(api: Api, instance: dict[str, Any], ref: Ref, nonce: str, until: T
 
 
 def zone(api: Api, region: str, volumes: tuple[VolumeUse, ...], until: Time) -> str:
-    """The one zone in which all the volumes are; empty when there are none. Raises when no instance could have them all."""
+    """The one zone in which all the volumes are; empty when there are none. Raises `Unfit` when no instance could have them."""
     if not volumes:
         return ""
     pages = api.pages("ec2", region, "describe_volumes", until, VolumeIds=[v.id for v in volumes])
     found = {str(v["VolumeId"]): v for page in pages for v in page["Volumes"]}
     if missing := [v.id for v in volumes if v.id not in found]:
-        raise ProviderError(f"no volume {', '.join(missing)} in {region}")
+        raise Unfit(f"no volume {', '.join(missing)} in {region}")
     if busy := [v.id for v in volumes if found[v.id]["State"] != "available"]:
-        raise ProviderError(f"{', '.join(busy)} is not available: detach it first")
+        raise Unfit(f"{', '.join(busy)} is not available: detach it first")
     zones = sorted({str(v["AvailabilityZone"]) for v in found.values()})
     if len(zones) > 1:
-        raise ProviderError(f"the volumes are in different zones ({', '.join(zones)}): no instance can have them all")
+        raise Unfit(f"the volumes are in different zones ({', '.join(zones)}): no instance can have them all")
     return zones[0]
 
 
