@@ -27,10 +27,12 @@ from gpuops.values import (
 from . import charging, ending, firewall, listing, marking, needs, offers, schedule, volumes
 from .api import HOME_REGION, Answer, Api, answered_at, request_id
 from .errors import LATE, TAKEN_BACK, Missing, Unfit, refusal
-from .kinds import KINDS, STOPPED_BILLS, Found
+from .kinds import BILLS, KINDS, STOPPED_BILLS, Found
 from .order import Image, choice, parameters, unknown_words
 from .settings import Settings
 
+VISIBLE_S = 60.0
+"""An instance may not be described right after RunInstances: so long that is no sign of its end."""
 ACCOUNT_S = 20.0
 """How long asking whose credentials these are may take."""
 OVER = ("shutting-down", "terminated")
@@ -65,6 +67,8 @@ class AwsProvider:
         self._settings, self._api, self._now = settings, api, now
         self._known_account = ""
         self._prepared: dict[str, tuple[Order, dict[str, Any]]] = {}
+        self._accepted: dict[str, Time] = {}
+        """Instances that this process has bought and not seen yet, with the time of the answer."""
         self.traits = traits(settings)
         # As attributes of the instance: what the settings do not allow is not offered at all.
         if settings.scheduler_role:
@@ -196,10 +200,11 @@ class AwsProvider:
         try:
             answer = self._describe(ref, until)
         except Missing:
-            return Observation(ref, "absent", (), raw_state="absent")
+            return self._not_shown(ref)
         found = listing.only(answer, ref)
         if found is None:
-            return Observation(ref, "absent", (), provider_time=answered_at(answer), raw_state="absent")
+            return self._not_shown(ref)
+        self._accepted.pop(ref.id, None)
         why = found.raw.get("StateReason") or {}
         reason, state = str(why.get("Message") or found.raw.get("StateTransitionReason") or ""), found.state
         if why.get("Code") == TAKEN_BACK:
@@ -221,6 +226,13 @@ class AwsProvider:
             raw_state=found.word,
             request_id=request_id(answer),
         )
+
+    def _not_shown(self, ref: Ref) -> Observation:
+        if self._now() < self._accepted.get(ref.id, -VISIBLE_S) + VISIBLE_S:
+            return Observation(
+                ref, "unknown", BILLS["rental"], reason="accepted, and not shown yet", raw_state="absent"
+            )
+        return Observation(ref, "absent", (), raw_state="absent")
 
     def _ends_at(self, ref: Ref, found: Found, until: Time) -> tuple[Time | None, str]:
         """The armed timer, and why it cannot be read; a look at the instance must not fail for that."""
@@ -266,6 +278,7 @@ class AwsProvider:
             # the token was used before: this is what that call made, and it has ended
             raise ProviderError(f"the create call answers with {ident}, which is {state}: nothing new was rented")
         ref = self._ref(order.offer.region, "rental", ident)
+        self._accepted[ident] = self._now()
         created_at = began.timestamp() if began is not None else None
         return Created(ref, created_at, order.offer.rate, request_id=request_id(answer))
 
