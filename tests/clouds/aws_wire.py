@@ -11,6 +11,8 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.sax.saxutils import escape
 
+from clouds.proxy import Request
+
 EC2_NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _SCOPE = re.compile(r"Credential=([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 _REST = {
@@ -70,6 +72,17 @@ def read_call(environ: dict[str, Any]) -> Call:
     target = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
     action = form.get("Action") or target or _rest(service, environ["REQUEST_METHOD"], environ["PATH_INFO"])
     return Call(service, action, region, body, form)
+
+
+def action_of(request: Request) -> str:
+    """The name of a call for the counting proxy."""
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    environ = {
+        "REQUEST_METHOD": request.method, "PATH_INFO": request.path.partition("?")[0], "wsgi.input": io.BytesIO(request.body),
+        "CONTENT_LENGTH": str(len(request.body)), "CONTENT_TYPE": headers.get("content-type", ""),
+        "HTTP_AUTHORIZATION": headers.get("authorization", ""), "HTTP_X_AMZ_TARGET": headers.get("x-amz-target", ""),
+    }  # fmt: skip
+    return read_call(environ).action
 
 
 def _rest(service: str, method: str, path: str) -> str:

@@ -7,75 +7,24 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clouds import netns
 from clouds.cloudconfig import first_boot
 from clouds.hosts import POWERED_OFF, STOPPED, Device, Disk, HostError, HostKeeper, Machine
+from clouds.sshcase import ADDRESS, OTHER, Client, key, refused, wait
 
 pytestmark = [
     pytest.mark.skipif(bool(netns.missing()), reason=netns.missing() or "-"),
     pytest.mark.e2e,
 ]
-ADDRESS, OTHER = "54.214.7.9", "18.156.3.200"
 DISK = Disk("vol-0abc", "/dev/nvme1n1", ("nvme-Amazon_Elastic_Block_Store_vol0abc",), 24)
-PATIENCE_S = 20.0
 
 
-def wait(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it never happened"
-        time.sleep(0.03)
-
-
-def key(path: Path) -> Path:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(path)], check=True)
-    return path
-
-
-def indented(text: str, by: int) -> str:
-    return "".join(" " * by + line + "\n" for line in text.strip().splitlines())
-
-
-class Client:
-    """Somebody with OpenSSH, a key, and the public half of the host key that was injected."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.own, self.host = folder, key(folder / "client"), key(folder / "host")
-
-    def user_data(self, more: str = "") -> str:
-        return (
-            "#cloud-config\nssh_deletekeys: true\nssh_keys:\n  ed25519_private: |\n"
-            + indented(self.host.read_text(), 4)
-            + f"  ed25519_public: {self.host.with_suffix('.pub').read_text().strip()}\n"
-            + f"ssh_authorized_keys:\n  - {self.own.with_suffix('.pub').read_text().strip()}\n{more}"
-        )
-
-    def machine(self, name: str = "i-1", address: str = ADDRESS, more: str = "") -> Machine:
-        return Machine(name, address, first_boot(self.user_data(more), "ubuntu"), Device("NVIDIA A10G", 23028))
-
-    def ssh(
-        self, script: str, address: str = ADDRESS, pinned: Path | None = None, user: str = "ubuntu"
-    ) -> subprocess.CompletedProcess[str]:
-        known = self.folder / "known"
-        known.write_text(f"{address} {(pinned or self.host).with_suffix('.pub').read_text()}")
-        options = {
-            "UserKnownHostsFile": known, "GlobalKnownHostsFile": "/dev/null", "StrictHostKeyChecking": "yes",
-            "BatchMode": "yes", "IdentitiesOnly": "yes", "ConnectTimeout": 5,
-        }  # fmt: skip
-        argv = ["ssh", "-F", "none", "-i", str(self.own)]
-        argv += [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-        return subprocess.run(
-            [*argv, f"{user}@{address}", "bash -s"], input=script, capture_output=True, text=True, timeout=60
-        )
-
-    def says(self, script: str, address: str = ADDRESS) -> str:
-        done = self.ssh(script, address)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+def machine(client: Client, name: str = "i-1", address: str = ADDRESS, more: str = "") -> Machine:
+    return Machine(name, address, first_boot(client.user_data(more), "ubuntu"), Device("NVIDIA A10G", 23028))
 
 
 @pytest.fixture
@@ -99,22 +48,14 @@ def keeper(tmp_path: Path, ends: list[tuple[str, str]]) -> Iterator[HostKeeper]:
     assert not any("hosts" in line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line)
 
 
-def refused(address: str = ADDRESS) -> bool:
-    try:
-        socket.create_connection((address, 22), timeout=5).close()
-    except ConnectionRefusedError:
-        return True
-    return False
-
-
 def test_a_host_shows_the_injected_key_and_lets_the_injected_login_in(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     assert client.says("id -un; hostname") == "ubuntu\ni-1"
     assert "ssh-ed25519" in keeper.host_keys("i-1")
 
 
 def test_another_host_key_is_refused_by_openssh(keeper: HostKeeper, client: Client, tmp_path: Path) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     done = client.ssh("true", pinned=key(tmp_path / "wrong"))
     assert done.returncode == 255
     assert "Host key verification failed" in done.stderr
@@ -122,7 +63,7 @@ def test_another_host_key_is_refused_by_openssh(keeper: HostKeeper, client: Clie
 
 def test_an_address_without_a_host_refuses_the_connection(keeper: HostKeeper, client: Client) -> None:
     assert refused()
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     assert not refused()
     assert refused(OTHER)
     keeper.stop("i-1")
@@ -130,20 +71,20 @@ def test_an_address_without_a_host_refuses_the_connection(keeper: HostKeeper, cl
 
 
 def test_root_is_told_to_come_as_the_default_user(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     done = client.ssh("id -un", user="root")
     assert 'Please login as the user "ubuntu"' in done.stdout
 
 
 def test_the_device_is_the_one_of_the_machine_and_says_that_it_is_simulated(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     shown = client.says("nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits; command -v nvidia-smi")
     assert shown == "NVIDIA A10G (simulated), 23028\n/usr/bin/nvidia-smi"
 
 
 def test_two_hosts_live_at_once_and_do_not_see_each_other(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
-    keeper.start(client.machine("i-2", OTHER))
+    keeper.start(machine(client))
+    keeper.start(machine(client, "i-2", OTHER))
     client.says("echo one > /tmp/mine; setsid sleep 300 </dev/null >/dev/null 2>&1 &")
     assert client.says("hostname; ls /tmp/mine 2>/dev/null | wc -l; pgrep -c sleep || true", OTHER) == "i-2\n0\n0"
     keeper.stop("i-1")
@@ -157,7 +98,7 @@ def test_files_and_commands_of_user_data_are_there(keeper: HostKeeper, client: C
         "bootcmd:\n  - echo early > /root/early\n"
         "runcmd:\n  - [sh, -c, 'echo $0 > /tmp/ran', args]\n  - mkdir -p /workspace/outputs\n"
     )
-    keeper.start(client.machine(more=more))
+    keeper.start(machine(client, more=more))
     wait(lambda: "boot: finished" in keeper.console("i-1"))
     shown = client.says(
         "cat /etc/gpuops/deadline; stat -c ' %a' /etc/gpuops/deadline; cat /tmp/ran /root/early; ls -d /workspace/*"
@@ -184,7 +125,7 @@ def test_a_host_without_injected_keys_makes_its_own_and_prints_them(keeper: Host
 def test_a_host_that_powers_off_ends_and_says_so(
     keeper: HostKeeper, client: Client, ends: list[tuple[str, str]], command: str
 ) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     client.ssh(command)
     wait(lambda: ends == [("i-1", POWERED_OFF)])
     assert refused()
@@ -211,7 +152,7 @@ runcmd:
   - systemctl daemon-reload
   - [systemctl, enable, --now, end.timer]
 """.replace("%%", "%")
-    keeper.start(client.machine(more=more))
+    keeper.start(machine(client, more=more))
     wait(lambda: "boot: finished" in keeper.console("i-1"))
     time.sleep(2.5)
     assert client.says("systemctl is-active end.timer") == "active"
@@ -220,7 +161,7 @@ runcmd:
 
 
 def test_a_delayed_shutdown_can_be_called_off(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine(more="runcmd:\n  - shutdown -P +60\n"))
+    keeper.start(machine(client, more="runcmd:\n  - shutdown -P +60\n"))
     wait(lambda: "boot: finished" in keeper.console("i-1"))
     assert client.says("ls /run/units; sudo shutdown -c; ls /run/units") == "shutdown.at\nshutdown.timer\nshutdown.at"
 
@@ -228,7 +169,7 @@ def test_a_delayed_shutdown_can_be_called_off(keeper: HostKeeper, client: Client
 def test_a_host_whose_plug_is_pulled_leaves_no_process(
     keeper: HostKeeper, client: Client, ends: list[tuple[str, str]]
 ) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     client.says("for n in 1 2 3; do setsid sleep 4242 </dev/null >/dev/null 2>&1 & done; tmux new -d 'sleep 4242'")
     assert subprocess.run(["pgrep", "-f", "sleep 4242"], capture_output=True).returncode == 0
     keeper.stop("i-1")
@@ -237,7 +178,7 @@ def test_a_host_whose_plug_is_pulled_leaves_no_process(
 
 
 def test_a_disk_appears_with_its_names_and_is_mounted_on_request(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     keeper.attach("i-1", DISK)
     script = """
     test -b /dev/nvme1n1 && readlink -f /dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_vol0abc
@@ -249,15 +190,15 @@ def test_a_disk_appears_with_its_names_and_is_mounted_on_request(keeper: HostKee
 
 def test_a_disk_outlives_its_host_and_is_found_again_in_the_next(keeper: HostKeeper, client: Client) -> None:
     more = f"mounts:\n  - [/dev/disk/by-id/{DISK.names[0]}, /workspace]\n"
-    keeper.start(dataclasses.replace(client.machine(more=more), disks=(DISK,)))
+    keeper.start(dataclasses.replace(machine(client, more=more), disks=(DISK,)))
     client.says("echo kept > /workspace/file")
     keeper.wipe("i-1")
-    keeper.start(dataclasses.replace(client.machine("i-2", OTHER, more), disks=(DISK,)))
+    keeper.start(dataclasses.replace(machine(client, "i-2", OTHER, more), disks=(DISK,)))
     assert client.says("cat /workspace/file", OTHER) == "kept"
 
 
 def test_a_disk_that_is_attached_late_is_mounted_by_its_line_in_fstab(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine(more=f"mounts:\n  - [/dev/disk/by-id/{DISK.names[0]}, /workspace]\n"))
+    keeper.start(machine(client, more=f"mounts:\n  - [/dev/disk/by-id/{DISK.names[0]}, /workspace]\n"))
     assert client.ssh("findmnt /workspace").returncode == 1
     keeper.attach("i-1", DISK)
     assert client.says("sudo mount -a; findmnt -no SOURCE /workspace") == "/dev/nvme1n1"
@@ -266,14 +207,14 @@ def test_a_disk_that_is_attached_late_is_mounted_by_its_line_in_fstab(keeper: Ho
 
 
 def test_no_program_on_the_host_makes_a_new_file_system_on_a_disk(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     keeper.attach("i-1", DISK)
     assert "already" in client.ssh("sudo mkfs.ext4 /dev/nvme1n1; mkfs -t xfs /dev/nvme1n1").stderr
     assert client.says("blkid -o value -s TYPE /dev/nvme1n1") == "ext4"
 
 
 def test_a_host_has_no_rights_outside(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     assert client.says("grep CapEff /proc/self/status") == "CapEff:\t0000000000000000"
     assert client.ssh("cat /etc/shadow; ls /work; tr '\\0' '\\n' < /proc/1/environ | grep -i pytest").stdout == ""
 
@@ -286,13 +227,13 @@ def test_hosts_are_refused_in_a_network_that_leads_anywhere(tmp_path: Path) -> N
 
 
 def test_a_name_can_be_used_once(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     with pytest.raises(HostError, match="runs already"):
-        keeper.start(client.machine())
+        keeper.start(machine(client))
 
 
 def test_the_agent_sees_the_device_and_the_disk_under_its_name(keeper: HostKeeper, client: Client) -> None:
-    keeper.start(client.machine())
+    keeper.start(machine(client))
     keeper.attach("i-1", DISK)
     client.says("sudo mkdir -p /workspace; sudo mount /dev/nvme1n1 /workspace; mkdir -p code/gpuops/host")
     for name in ("facts", "files"):
