@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from clouds.gcp import GcpCloud
-from providers.gcp_case import FAR_ZONE, NEED, OTHER_ZONE, adapter, offered, order
+from gcpcase import FAR_ZONE, NEED, OTHER_ZONE, adapter, offered, order
 
 from gpuops.testing.conformance import ConformanceWorld, ProviderConformance
 from gpuops.values import Order, Ref

@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import threading
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 from gpuops.errors import CredentialsError, ProviderError, RateLimited, UsageError
@@ -16,7 +15,6 @@ from gpuops.values import (
     Created,
     Finding,
     Inventory,
-    Money,
     Need,
     Observation,
     Offer,
@@ -27,14 +25,12 @@ from gpuops.values import (
     Time,
 )
 
-from . import catalog, ending, failures, kinds, listing, looking, marks, needs, offers, prices, request, times
+from . import ending, failures, kinds, listing, looking, marks, needs, offers, request, times
 from .api import Api, load
+from .book import Book
 from .failures import Failure
-from .places import GLOBAL, last, region_of
-from .settings import IMAGE, Settings
-
-FRESH_S = 3600.0
-"""How long a price list is used before it is read again."""
+from .places import last, region_of
+from .settings import IMAGE, PROVISIONING, Settings
 
 MACHINES = 'name eq "(a2|a3|a4|g2|g4|n1-standard)-.*"'
 """What is asked for of thousands of machine types; a vendor that does not take the filter is asked for all."""
@@ -70,9 +66,8 @@ class GcpProvider:
         self, api: Api, settings: Settings, billing_key: Callable[[], str | None], now: Callable[[], Time]
     ) -> None:
         """`billing_key` reads list prices; without it the price table of the settings counts."""
-        self._api, self._settings, self._billing_key, self._now = api, settings, billing_key, now
-        self._prices: prices.Prices | None = None
-        self._prices_at = 0.0
+        self._api, self._settings, self._now = api, settings, now
+        self._book = Book(api, settings, billing_key, now)
 
     def preload(self) -> threading.Thread:
         """Begin to import the vendor's library in the background, while something else is waited for."""
@@ -87,39 +82,33 @@ class GcpProvider:
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
         """Everything that fits, cheapest first, with the concrete image that the family means now."""
-        found = [
+        fitting = [
             (zone, shape)
-            for zone, shape in offers.shapes(*self._types(need, until))
+            for zone, shape in offers.shapes(*self._types(until))
             if offers.fits(zone, shape, need, self._settings)
         ]
-        known = self._priced(until) if found else None
-        if known is None:
+        wanted = [
+            (shape, what)
+            for zone, shape in fitting
+            for model in PROVISIONING
+            if offers.wanted(what := offers.identify(zone, shape, model), need, self._settings)
+        ]
+        if not wanted:
             return ()
-        image = self._concrete(until)
+        known, image = self._book.read(until), self._concrete(until)
         size = offers.disk_gb(need.disk_gb, self._settings)
         account, now = self._api.project(), self._now()
-        made: list[Offer] = []
-        missing: set[str] = set()
-        for zone, shape in found:
-            for model in self._settings.provisioning:
-                what = offers.identify(zone, shape, model)
-                if need.offer is not None and need.offer != str(what):
-                    continue
-                rate = offers.hourly(known, shape, zone, model, size, self._settings)
-                if rate is None:
-                    missing.add(f"{shape.name} ({model}) in {region_of(zone)}")
-                    continue
-                if need.max_price_per_hour is not None and rate.amount > need.max_price_per_hour:
-                    continue
-                terms = {offers.IMAGE_TERM: image, "boot disk": f"{size} GiB, in the price"}
-                made.append(offers.offer(account, shape, what, rate, known.source(now), now, terms))
-        if missing and not made:
-            raise UsageError(
-                f"no price for {', '.join(sorted(missing)[:5])}: {known.source(now)}",
-                next_command=f"add it to {self._settings.prices}"
-                if self._settings.prices
-                else "gpuops auth set GCP_BILLING_API_KEY",
-            )
+        terms = {offers.IMAGE_TERM: image, "boot disk": f"{size} GiB, in the price"}
+        rated = [(shape, what, offers.hourly(known, shape, what, size, self._settings)) for shape, what in wanted]
+        made = [
+            offers.offer(account, shape, what, rate, known.source(now), now, terms)
+            for shape, what, rate in rated
+            if rate is not None and (need.max_price_per_hour is None or rate.amount <= need.max_price_per_hour)
+        ]
+        missing = sorted(f"{what.machine_type} in {region_of(what.zone)}" for _, what, rate in rated if rate is None)
+        if missing and len(missing) == len(rated):
+            said = f"no price for {', '.join(dict.fromkeys(missing))} in the {known.source(now)}"
+            raise UsageError(said, next_command=self._book.mend())
         return tuple(sorted(made, key=lambda offer: (offer.rate.amount, offer.id)))
 
     def prepare(self, order: Order, until: Time) -> tuple[Ref, ...]:
@@ -169,7 +158,7 @@ class GcpProvider:
 
     def list_billable(self, scope: Scope, until: Time) -> Inventory:
         """Everything in the project, ours or not, with a gap for what could not be read."""
-        found = listing.everything(self._api, scope, self._rate_of, until)
+        found = listing.everything(self._api, scope, self._book.rate_of, until)
         return Inventory(self._api.project(), scope, tuple(found.items), tuple(found.gaps), self._api.provider_time)
 
     def set_mark(self, ref: Ref, limit_at: Time, until: Time) -> Time:
@@ -214,8 +203,8 @@ class GcpProvider:
 
     # --- effects
 
-    def _types(self, need: Need, until: Time) -> tuple[list[Any], list[Any]]:
-        """Machine types and accelerator types, of one zone where that is enough."""
+    def _types(self, until: Time) -> tuple[list[Any], list[Any]]:
+        """Machine types and accelerator types, of every zone."""
         machines = self._listed("MachineTypes", "machine_types", MACHINES, until)
         accelerators = self._listed("AcceleratorTypes", "accelerator_types", "", until)
         return machines, accelerators
@@ -229,25 +218,6 @@ class GcpProvider:
                 raise
             return self._listed(service, field, "", until)
         return [item for page in pages for inside in page.items.values() for item in getattr(inside, field)]
-
-    def _priced(self, until: Time) -> prices.Prices:
-        """Prices by the best route there is, read anew every hour."""
-        key = self._billing_key()
-        now = self._now()
-        if self._prices is not None and (not key or abs(now - self._prices_at) < FRESH_S):
-            return self._prices
-        if key:
-            url = f"{self._settings.billing_endpoint}/v1/services/{catalog.SERVICE}/skus"
-            self._prices = catalog.read(lambda query: self._api.catalog(url, key, until, query), self._now)
-        elif self._settings.prices is not None:
-            self._prices = prices.read(self._settings.prices)
-        else:
-            raise UsageError(
-                "no prices: nothing is offered at a price that nobody has seen",
-                next_command="gpuops auth set GCP_BILLING_API_KEY, or prices = FILE under [providers.gcp] in config.toml",
-            )
-        self._prices_at = now
-        return self._prices
 
     def _concrete(self, until: Time) -> str:
         """The image that the settings mean now: a family is resolved here, once, and the plan keeps what came of it."""
@@ -275,21 +245,6 @@ class GcpProvider:
         body = {"labels": labels, "label_fingerprint": item.label_fingerprint}
         fields = {"resource": disk, "zone_set_labels_request_resource": body}
         ending.finish(self._api, ref, "set_labels_unary", fields, until, "Disks")
-
-    def _rate_of(self, kind: str, item: Any, location: str) -> Money:
-        """What is known without another call; 0 where no price was ever read."""
-        known = self._prices
-        if known is None and self._settings.prices is not None:
-            known = self._prices = prices.read(self._settings.prices)
-        if known is None or location == GLOBAL:
-            return Money(Decimal(0))
-        found = None
-        if kind == kinds.VOLUME:
-            each = known.disk(last(item.type_), region_of(location))
-            found = each * int(item.size_gb) if each is not None else None
-        elif kind == "address":
-            found = known.address(region_of(location), "standard")
-        return marks.exact(Money(found or Decimal(0), known.currency))
 
     def _ref(self, project: str, zone: str, name: str) -> Ref:
         return Ref(self.name, project, zone, kinds.RENTAL, name)

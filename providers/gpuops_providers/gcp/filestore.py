@@ -60,6 +60,7 @@ def seen(api: Api, ref: Ref, until: Time) -> Observation:
     except Failure as error:
         if error.status != 404:
             raise
+        api.call("Projects", "get", until, {})  # raises where the project itself is what cannot be seen
         return Observation(ref, "absent", (), provider_time=api.provider_time, raw_state="404")
     word = str(row.get("state", ""))
     return Observation(

@@ -98,14 +98,19 @@ def identify(zone: str, shape: Shape, model: str) -> Product:
     return Product(shape.name, attached, 0 if shape.included else shape.accelerators, zone, model)
 
 
+def wanted(what: Product, need: Need, settings: Settings) -> bool:
+    """An offer that is named is found whatever the settings say; otherwise they say which markets are offered."""
+    return str(what) == need.offer if need.offer is not None else what.model in settings.provisioning
+
+
 def disk_gb(disk: float, settings: Settings) -> int:
     """Size of the boot disk: what was asked for, and what images with a driver need at least."""
     return max(math.ceil(disk), settings.boot_disk_gb)
 
 
-def hourly(prices: Prices, shape: Shape, zone: str, model: str, disk: int, settings: Settings) -> Money | None:
+def hourly(prices: Prices, shape: Shape, what: Product, disk: int, settings: Settings) -> Money | None:
     """Everything that the create call starts to bill: machine, boot disk and external address. None: a price is missing."""
-    region = region_of(zone)
+    region, model = region_of(what.zone), what.model
     kind = settings.boot_disk_type or words.boot_disk_type(shape.name)
     address = prices.address(region, model) if settings.address == "external" else Decimal(0)
     parts = (prices.machine(shape, region, model), prices.disk(kind, region), address)

@@ -35,7 +35,8 @@ class Settings:
     project: str = ""
     zones: tuple[str, ...] = ()
     """Zones and regions that offers may be in; empty: all."""
-    provisioning: tuple[str, ...] = ("standard", "spot")
+    provisioning: tuple[str, ...] = ("standard",)
+    """Markets that are offered; an offer that a manifest names is found all the same."""
     prices: Path | None = None
     credentials_file: str = ""
     image: str = IMAGE_FAMILY
@@ -77,7 +78,7 @@ def read(config: Mapping[str, str]) -> Settings:
             raise _wrong(f"{key} = {config[key]!r} does not have the form {pattern}")
     plain = {key: config[key] for key in (*_PATTERNS, "credentials_file") if key in config}
     endpoints = {key: _endpoint(key, config[key]) for key in _ENDPOINTS if key in config}
-    models = tuple(_words(config.get("provisioning", "standard, spot")))
+    models = tuple(_words(config.get("provisioning", "standard")))
     if not models or set(models) - set(PROVISIONING):
         raise _wrong(f"provisioning is a list of {', '.join(PROVISIONING)}")
     size = config.get("boot_disk_gb", "50")
