@@ -45,6 +45,7 @@ class Cloud:
             if hasattr(self, "account"):
                 for resource in [r for r in self.account.resources.values() if r.plural == "instances"]:
                     self.machines.end(resource.body["selfLink"], wipe=True)
+                self.account.resources.clear()  # a host that is still booting finds its instance gone
             self.account = Account(Settings(**settings), self.description, self.lock)
             self.faults = Faults()
             self.machines = self.make_machines(self) if self.account.settings.hosts else NoMachines()

@@ -39,6 +39,7 @@ class Control:
             "log": self._log,
             "state": self._state,
             "key": self._key,
+            "hosts": lambda body: list(cloud.machines.names()),
         }
 
     def answer(self, name: str, body: Body) -> Any:

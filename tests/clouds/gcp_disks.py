@@ -169,16 +169,12 @@ def let_go(account: Account, disk: Resource, user: str) -> None:
 
 
 def attachment(instance: Resource, device: str) -> dict[str, Any]:
-    """The attachment of that device name."""
-    for shown in instance.body["disks"]:
+    """The attachment of that device name; what is changed in it is changed in the instance."""
+    attached: list[dict[str, Any]] = instance.body["disks"]
+    for shown in attached:
         if shown["deviceName"] == device:
-            return dict_of(shown)
+            return shown
     raise Refusal(400, "invalid", f"No attached disk found with device name '{device}'")
-
-
-def dict_of(shown: dict[str, Any]) -> dict[str, Any]:
-    """The same object, typed."""
-    return shown
 
 
 def require_unused(disk: Resource) -> None:

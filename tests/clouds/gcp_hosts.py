@@ -37,6 +37,7 @@ class Hosts:
 
     def __init__(self, cloud: Cloud, directory: Path) -> None:
         self._cloud = cloud
+        self._directory = directory
         self._keeper = HostKeeper(directory, self._ended)
         self._names: dict[str, str] = {}
         self._addresses = itertools.count(2)
@@ -50,10 +51,16 @@ class Hosts:
         threading.Thread(target=self._boot, args=(account, instance, machine), daemon=True).start()
 
     def _boot(self, account: Account, instance: Resource, machine: Machine) -> None:
+        # bubblewrap before 0.9 makes its links (/lib and the like) anew and refuses those of an earlier boot
+        for link in (self._directory / machine.name / "root").glob("*"):
+            if link.is_symlink():
+                link.unlink()
         try:
             self._keeper.start(machine)
         except HostError:
-            self._cloud.bugs.append(traceback.format_exc())
+            with account.lock:
+                if account.resources.get(instance.key) is instance and instance.body["status"] == "STAGING":
+                    self._cloud.bugs.append(traceback.format_exc())
             return
         lives.came_up(account, self, instance, machine.address, self._keeper.host_keys(machine.name))
 
@@ -73,6 +80,10 @@ class Hosts:
     def console(self, link: str) -> str:
         """What the host has printed."""
         return self._keeper.console(self._names[link]) if link in self._names else ""
+
+    def names(self) -> tuple[str, ...]:
+        """Hosts that run."""
+        return self._keeper.names()
 
     def _ended(self, name: str, why: str) -> None:
         """A host that powers itself off leaves its instance stopped, and its disks billing."""

@@ -220,7 +220,7 @@ class Instances:
         account, instance = self.account, self._instance(call)
         if "source" not in call.body:
             raise required("resource.source")
-        number = len(instance.body["disks"])
+        number = max(shown["index"] for shown in instance.body["disks"]) + 1
         scope = place_of(call.body["source"], call.scope)
         disk = account.get("disks", scope, tail(call.body["source"]))
         if disk.body.get("users") and call.body.get("mode") != "READ_ONLY":
@@ -233,15 +233,21 @@ class Instances:
         def done() -> None:
             disks.hold(account, disk, instance.body["selfLink"])
             instance.body["disks"].append(shown)
+            if instance.body["status"] == "RUNNING":
+                self.machines.attach(instance, shown)
 
         return self._change(call, instance, done)
 
     def detach_disk(self, call: Call) -> Body:
         instance = self._instance(call)
         shown = disks.attachment(instance, call.query.get("deviceName", ""))
+        if shown["boot"] and instance.body["status"] == "RUNNING":
+            raise invalid("deviceName", "the boot disk of a running instance cannot be detached")
         held = [disk for other, disk in disks.of_instance(self.account, instance) if other is shown]
 
         def done() -> None:
+            if instance.body["status"] == "RUNNING":
+                self.machines.detach(instance, shown)
             instance.body["disks"].remove(shown)
             for disk in held:
                 disks.let_go(self.account, disk, instance.body["selfLink"])
@@ -269,7 +275,8 @@ class Instances:
 
     def get_serial_port_output(self, call: Call) -> Body:
         instance = self._instance(call)
-        contents = self.account.console.get(instance.body["selfLink"], "")
+        link = instance.body["selfLink"]
+        contents = self.machines.console(link) or self.account.console.get(link, "")
         start = int(call.query.get("start", "0"))
         shown = {"kind": "compute#serialPortOutput", "selfLink": f"{instance.body['selfLink']}/serialPort"}
         return {**shown, "contents": contents[start:], "start": str(start), "next": str(len(contents))}

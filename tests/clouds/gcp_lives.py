@@ -31,6 +31,22 @@ class Machines(Protocol):
         """End the host, if there is one; `wipe` takes its boot disk away too."""
         ...
 
+    def attach(self, instance: Resource, shown: dict[str, Any]) -> None:
+        """A disk appears in a host that runs."""
+        ...
+
+    def detach(self, instance: Resource, shown: dict[str, Any]) -> None:
+        """A disk disappears from a host that runs."""
+        ...
+
+    def console(self, link: str) -> str:
+        """What the host has printed so far."""
+        ...
+
+    def names(self) -> tuple[str, ...]:
+        """Hosts that run."""
+        ...
+
 
 class NoMachines:
     """Instances are records only; the addresses are those that documentation may use."""
@@ -45,6 +61,18 @@ class NoMachines:
 
     def end(self, link: str, wipe: bool) -> None:
         return None
+
+    def attach(self, instance: Resource, shown: dict[str, Any]) -> None:
+        return None
+
+    def detach(self, instance: Resource, shown: dict[str, Any]) -> None:
+        return None
+
+    def console(self, link: str) -> str:
+        return ""
+
+    def names(self) -> tuple[str, ...]:
+        return ()
 
 
 def begin(account: Account, machines: Machines, instance: Resource) -> None:
@@ -191,8 +219,3 @@ def _console(instance: Resource, host_keys: dict[str, str]) -> str:
     lines = [f"{instance.name} booting", "-----BEGIN SSH HOST KEY KEYS-----"]
     lines += [f"{kind} {value} root@{instance.name}" for kind, value in host_keys.items() if base64.b64decode(value)]
     return "\r\n".join([*lines, "-----END SSH HOST KEY KEYS-----", f"{instance.name} login: ", ""])
-
-
-def running_labels(instance: Resource) -> dict[str, Any]:
-    """The labels that an instance has now."""
-    return dict(instance.body.get("labels", {}))
