@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from clouds.gcp import GcpCloud
+from clouds.gcp_case import cloud, server
 from gpuops_providers.gcp import provider
 from gpuops_providers.gcp.adapter import GcpProvider
 
 from gpuops.marks import new_nonce
-from gpuops.values import Mark, Need, Offer, Order, Ref, VolumeUse
+from gpuops.values import Created, Mark, Need, Offer, Order, Ref, VolumeUse
+
+__all__ = ["cloud", "server"]
 
 ZONE, OTHER_ZONE, FAR_ZONE = "us-central1-a", "us-central1-b", "europe-west4-a"
 IMAGE_FAMILY = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
@@ -42,7 +45,7 @@ def adapter(cloud: GcpCloud, now: Callable[[], float] | None = None, key: bool =
 
 def offered(cloud: GcpCloud, made: GcpProvider, model: str = "standard", need: Need = NEED) -> Offer:
     """The cheapest offer of a market."""
-    offers = made.quote(need, cloud.now() + PATIENCE_S)
+    offers = made.quote(need, later(cloud))
     return next(offer for offer in offers if offer.id.endswith(f"/{model}"))
 
 
@@ -54,15 +57,17 @@ def order(cloud: GcpCloud, offer: Offer, ends_in_s: float = 3600.0, **changes: A
     return dataclasses.replace(made, **changes)
 
 
-def bought(cloud: GcpCloud, made: GcpProvider, wanted: Order) -> Ref:
-    """The rental, as soon as it can be read."""
-    answer = made.provision(wanted, cloud.now() + PATIENCE_S)
-    ref = getattr(answer, "ref", None)
-    assert isinstance(ref, Ref), answer
-    cloud.wait(
-        lambda: ref.id in cloud.there() and made.inspect(ref, cloud.now() + PATIENCE_S).raw_state != "insert RUNNING"
-    )
-    return ref
+def bought(cloud: GcpCloud, made: GcpProvider, wanted: Order | None = None) -> Ref:
+    """A rental that runs."""
+    answer = made.provision(wanted or order(cloud, offered(cloud, made)), later(cloud))
+    assert isinstance(answer, Created), answer
+    cloud.wait(lambda: cloud.there().get(answer.ref.id, {}).get("status") == "RUNNING", "RUNNING")
+    return answer.ref
+
+
+def later(cloud: GcpCloud) -> float:
+    """Until when a call of these tests may take."""
+    return cloud.now() + PATIENCE_S
 
 
 def volume(cloud: GcpCloud, name: str = "datasets", zone: str = ZONE) -> VolumeUse:

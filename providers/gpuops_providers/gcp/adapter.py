@@ -191,7 +191,7 @@ class GcpProvider:
         try:
             found = self._api.call("Instances", "get_guest_attributes", until, fields)
         except Failure as error:
-            if error.status != 404:
+            if not error.absent:
                 raise
             return None
         value = next((entry.value for entry in found.query_value.items if entry.key == "ssh-ed25519"), "")

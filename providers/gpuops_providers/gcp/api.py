@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -212,7 +213,7 @@ class Api:
             return document
         told = document.get("error")
         said: dict[str, Any] = told if isinstance(told, dict) else {}
-        codes = _codes(said.get("errors"), said.get("details"))
+        codes = _codes(said.get("errors"), said.get("details")) or tuple(str(w) for w in (said.get("status"),) if w)
         raise self._failed(status, str(said.get("message", "no reason given")), codes)
 
     def _translated(self, sdk: Sdk, error: Exception) -> GpuopsError:
@@ -229,7 +230,9 @@ class Api:
             found = [detail for detail in (details or ()) if isinstance(detail, dict)]
             reason = getattr(error, "reason", None)
             codes = (*((str(reason),) if reason else ()), *_codes(getattr(error, "errors", ()), found))
-            return self._failed(int(status), str(getattr(error, "message", error)), codes)
+            # the library writes method and address in front of what the vendor said
+            message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(getattr(error, "message", error)))
+            return self._failed(int(status), message, codes)
         if type(error).__module__.startswith(("requests", "urllib3")) and not isinstance(error, ValueError):
             return ProviderError(f"no answer of Google Cloud: {type(error).__name__}")
         if type(error).__name__ == "RetryError":

@@ -30,7 +30,7 @@ def end(api: Api, ref: Ref, until: Time) -> None:
         where = places.path(ref.account, ref.region)
         api.call(kind.client(ref.region), "delete_unary", until, {**where, kind.resource: ref.id})
     except Failure as error:
-        if error.status != 404:
+        if not error.absent:
             raise
 
 
@@ -44,10 +44,11 @@ def _save_disks(api: Api, ref: Ref, until: Time) -> None:
     except Forbidden:
         return
     if item.deletion_protection:
-        command = f"gcloud compute instances update {ref.id} --zone {ref.region} --no-deletion-protection"
-        raise ProviderError(
-            f"{ref} is protected against deletion, by somebody else; it bills on. Then again: {command}"
+        protected = ProviderError(f"{ref} is protected against deletion, by somebody else, and bills on")
+        protected.next_command = (
+            f"gcloud compute instances update {ref.id} --zone {ref.region} --no-deletion-protection"
         )
+        raise protected
     for device in looking.lost_with(item):
         _auto_delete(api, ref, device, False, until)
     for device in looking.left_by(item):

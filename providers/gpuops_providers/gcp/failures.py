@@ -62,11 +62,18 @@ class Failure(ProviderError):
         self.status, self.codes, self.kind = status, codes, kind
 
     @property
+    def absent(self) -> bool:
+        """Whether the vendor itself says that there is no such thing; a bare 404 may come from anybody in between."""
+        return self.status == 404 and self.kind == "not found" and bool(self.codes)
+
+    @property
     def certain(self) -> bool:
         """Whether the vendor certainly did nothing: it refused the request itself, or names what it lacks."""
         if self.kind in ("capacity", "quota"):
             return True
-        return 400 <= self.status < 500 and self.status not in (408, 409) and self.kind != "unknown"
+        return (
+            400 <= self.status < 500 and self.status not in (408, 409) and self.kind != "unknown" and bool(self.codes)
+        )
 
 
 class Forbidden(CredentialsError):

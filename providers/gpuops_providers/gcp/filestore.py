@@ -58,7 +58,7 @@ def seen(api: Api, ref: Ref, until: Time) -> Observation:
     try:
         row = api.plain("GET", f"{_base(api)}/{ref.region}/instances/{ref.id}", until)
     except Failure as error:
-        if error.status != 404:
+        if not error.absent:
             raise
         api.call("Projects", "get", until, {})  # raises where the project itself is what cannot be seen
         return Observation(ref, "absent", (), provider_time=api.provider_time, raw_state="404")
@@ -74,7 +74,7 @@ def delete(api: Api, ref: Ref, until: Time) -> None:
     try:
         api.plain("DELETE", f"{_base(api)}/{ref.region}/instances/{ref.id}", until)
     except Failure as error:
-        if error.status != 404:
+        if not error.absent:
             raise
 
 

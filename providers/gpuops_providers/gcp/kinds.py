@@ -51,9 +51,9 @@ def _address(item: Any) -> tuple[str, ...]:
 
 def _schedule(item: Any) -> tuple[str, ...]:
     """A schedule costs nothing itself: what it makes or starts does, long after its disk's machine is gone."""
-    if item.snapshot_schedule_policy:
+    if "snapshot_schedule_policy" in item:
         return ("snapshots that it makes",)
-    return ("machines that it starts",) if item.instance_schedule_policy else ()
+    return ("machines that it starts",) if "instance_schedule_policy" in item else ()
 
 
 def _commitment(item: Any) -> tuple[str, ...]:

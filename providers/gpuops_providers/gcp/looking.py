@@ -31,7 +31,7 @@ def look(api: Api, ref: Ref, until: Time) -> Observation:
     try:
         item = read(api, ref, until)
     except Failure as error:
-        if error.status != 404:
+        if not error.absent:
             raise
         return _missing(api, ref, until)
     if ref.kind == RENTAL:

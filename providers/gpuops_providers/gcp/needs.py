@@ -62,7 +62,7 @@ def _network(api: Api, settings: Settings, project: str, until: Time) -> Iterato
         api.call("Networks", "get", until, {"network": network})
         rules = [rule for page in api.pages("Firewalls", "list", until, {}) for rule in page.items]
     except Failure as error:
-        if error.status != 404:
+        if not error.absent:
             yield Finding("gcp network", "warning", f"not seen: {error.message}", "gpuops doctor --provider gcp")
             return
         fix = f"gcloud compute networks create {network} --subnet-mode=auto --project={project}"
