@@ -205,7 +205,7 @@ class Account:
             usage = self.usage.pop(resource.key)
             usage.end = self.now()
             self.past_usage.append(usage)
-            self.guest.pop(resource.body["selfLink"], None)
+            self.guest.pop(resource.body.get("selfLink", ""), None)
 
     def drop(self, plural: str, scope: str, name: str) -> None:
         """Remove what never cost anything: an operation."""
