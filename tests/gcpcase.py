@@ -72,5 +72,5 @@ def later(cloud: GcpCloud) -> float:
 
 def volume(cloud: GcpCloud, name: str = "datasets", zone: str = ZONE) -> VolumeUse:
     """A disk that somebody made beforehand."""
-    cloud.put("disks", f"zones/{zone}", name=name, sizeGb="100")
+    cloud.put("disks", f"zones/{zone}", name=name, sizeGb="100", type=f"zones/{zone}/diskTypes/pd-balanced")
     return VolumeUse(name, "/data")

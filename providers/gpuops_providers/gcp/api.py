@@ -214,7 +214,7 @@ class Api:
         told = document.get("error")
         said: dict[str, Any] = told if isinstance(told, dict) else {}
         codes = _codes(said.get("errors"), said.get("details")) or tuple(str(w) for w in (said.get("status"),) if w)
-        raise self._failed(status, str(said.get("message", "no reason given")), codes)
+        raise self._failed(status, str(said.get("message", "no reason given")), codes, said.get("details"))
 
     def _translated(self, sdk: Sdk, error: Exception) -> GpuopsError:
         """The one place where exceptions of the vendor's library become ours."""
@@ -232,7 +232,7 @@ class Api:
             codes = (*((str(reason),) if reason else ()), *_codes(getattr(error, "errors", ()), found))
             # the library writes method and address in front of what the vendor said
             message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(getattr(error, "message", error)))
-            return self._failed(int(status), message, codes)
+            return self._failed(int(status), message, codes, found)
         if type(error).__module__.startswith(("requests", "urllib3")) and not isinstance(error, ValueError):
             return ProviderError(f"no answer of Google Cloud: {type(error).__name__}")
         if type(error).__name__ == "RetryError":
@@ -241,8 +241,10 @@ class Api:
             return failures.unreadable(error)
         return ProviderError(f"Google Cloud: {type(error).__name__}: {error}")
 
-    def _failed(self, status: int, message: str, codes: tuple[str, ...]) -> GpuopsError:
-        return failures.translate(status, message, codes, self._project)
+    def _failed(self, status: int, message: str, codes: tuple[str, ...], details: Any) -> GpuopsError:
+        found = [d["metadata"] for d in details or () if isinstance(d, dict) and isinstance(d.get("metadata"), dict)]
+        service = next((str(m["service"]) for m in found if m.get("service")), "")
+        return failures.translate(status, message, codes, self._project, service)
 
 
 def _codes(errors: Any, details: Any) -> tuple[str, ...]:

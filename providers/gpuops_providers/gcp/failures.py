@@ -110,8 +110,8 @@ def of_operation(operation: Any) -> Failure | None:
     return Failure(said + _zones(errors), status, codes, kind_of(codes, status))
 
 
-def translate(status: int, message: str, codes: tuple[str, ...], project: str) -> GpuopsError:
-    """The error for one HTTP answer of the vendor."""
+def translate(status: int, message: str, codes: tuple[str, ...], project: str, service: str = "") -> GpuopsError:
+    """The error for one HTTP answer of the vendor; `service` is the interface that it is about, where it says so."""
     kind = kind_of(codes, status)
     said = f"Google Cloud answered {status}{' ' + ', '.join(codes) if codes else ''}: {message}"
     if status == 401:
@@ -119,7 +119,7 @@ def translate(status: int, message: str, codes: tuple[str, ...], project: str) -
     if kind == "rate":
         return RateLimited(said)
     if kind == "account":
-        return Forbidden(said, codes, _enable(codes, message, project))
+        return Forbidden(said, codes, _enable(codes, service, project))
     return Failure(said, status, codes, kind)
 
 
@@ -128,12 +128,11 @@ def unreadable(error: Exception) -> Unreadable:
     return Unreadable(f"an answer of Google Cloud cannot be read: {type(error).__name__}: {error}")
 
 
-def _enable(codes: Iterable[str], message: str, project: str) -> str:
+def _enable(codes: Iterable[str], service: str, project: str) -> str:
     """The command that mends what a 403 is about."""
     words = {code(word) for word in codes}
     if words & {"SERVICE_DISABLED", "ACCESS_NOT_CONFIGURED"}:
-        service = re.search(r"\b([a-z]+\.googleapis\.com)\b", message)
-        return f"gcloud services enable {service[1] if service else 'compute.googleapis.com'} --project {project}"
+        return f"gcloud services enable {service or 'compute.googleapis.com'} --project {project}"
     if "BILLING_DISABLED" in words:
         return f"gcloud billing projects link {project} --billing-account ACCOUNT"
     return f"gcloud projects get-iam-policy {project}"
