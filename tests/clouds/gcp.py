@@ -109,6 +109,10 @@ class GcpCloud:
         """A resource is gone at once."""
         self.control("remove", plural=plural, scope=scope, name=name)
 
+    def reclaim(self, scope: str, name: str) -> None:
+        """The vendor takes a spot machine back."""
+        self.control("reclaim", scope=scope, name=name)
+
     def guest(self, scope: str, name: str, namespace: str, **values: str) -> None:
         """A process in the guest writes guest attributes; dashes in keys are underscores here."""
         written = {key.replace("_", "-"): value for key, value in values.items()}

@@ -32,6 +32,8 @@ class Answer:
     body: bytes
     kind: str = "application/json; charset=UTF-8"
     headers: Mapping[str, str] = field(default_factory=dict)
+    missing: int = 0
+    """Bytes that the length promises and that never come."""
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:

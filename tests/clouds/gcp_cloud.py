@@ -48,6 +48,7 @@ class Cloud:
                 self.account.resources.clear()  # a host that is still booting finds its instance gone
             self.account = Account(Settings(**settings), self.description, self.lock)
             self.faults = Faults()
+            self.account.hide_s = self.faults.hidden_for
             self.machines = self.make_machines(self) if self.account.settings.hosts else NoMachines()
             self.others = Others(self.account, self.faults)
             self.calls = Calls(self.account, self.faults, self.machines)
@@ -82,12 +83,11 @@ class Cloud:
             return None
         if answer is None:
             answer = self._carried_out(verb, parts.path, query, text, headers, name)
-            with self.lock:
-                wait_s, other, cut = (
-                    self.faults.strike(name, where, resource, after=True) if answer.status < 400 else (0, None, False)
-                )
-            time.sleep(wait_s)
-            answer = other or answer
+            if answer.status < 400:
+                with self.lock:
+                    wait_s, other, cut = self.faults.strike(name, where, resource, after=True)
+                    answer = other or self.faults.spoiled(answer, name, where, resource)
+                time.sleep(wait_s)
         entry["status"] = 0 if cut else answer.status
         return None if cut else answer
 
@@ -137,7 +137,7 @@ class Cloud:
 
     def _check(self, call: Call, body: Mapping[str, Any], answer: Answer) -> None:
         """What the fake says must be something that the vendor could say, unless it is told to lie."""
-        lies = any(fault.kind in ("word", "warn") for fault in self.faults.rows)
+        lies = any(fault.kind in ("word", "warn", "progress") for fault in self.faults.rows)
         if call.method.answer and len(answer.body) < CHECKED_BYTES and not lies:
             for violation in self.description.check(f"#{call.method.answer}", body, "answer"):
                 self.bugs.append(f"{call.method.id}: {violation.field}: {violation.text}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import gcp_filler as filler
+from . import gcp_lives as lives
 from .gcp_calls import kind_of
 from .gcp_cloud import Cloud
 from .gcp_others import KINDS
@@ -39,6 +40,7 @@ class Control:
             "log": self._log,
             "state": self._state,
             "key": self._key,
+            "reclaim": self._reclaim,
             "hosts": lambda body: list(cloud.machines.names()),
         }
 
@@ -70,7 +72,6 @@ class Control:
         """Set exactly these switches; says how often those before have struck."""
         struck = dict(self._cloud.faults.struck)
         self._cloud.faults.set(body)
-        self._cloud.account.hide_s = sum(f.seconds for f in self._cloud.faults.standing("hide", "*"))
         return struck
 
     def _advance(self, body: Body) -> Body:
@@ -113,6 +114,11 @@ class Control:
 
     def _found(self, body: Body) -> Resource:
         return self._cloud.account.resources[body["plural"], body["scope"], body["name"]]
+
+    def _reclaim(self, body: Body) -> Body:
+        """The vendor takes a spot machine back."""
+        lives.terminate(self._cloud.account, self._cloud.machines, self._found({"plural": "instances", **body}))
+        return {}
 
     def _guest(self, body: Body) -> Body:
         """Some process in the guest writes guest attributes."""

@@ -7,8 +7,8 @@ A switch is set by name: a number says how often it strikes, an object changes f
     name    pattern of the resource's name
     times   how often; null: until the switches are set again
 
-`kind` says who asks: `answer`, `cut`, `slow` and `html` belong to the transport (`after`: the call was carried out first), `fail`
-and `ignore` to operations, `hide`, `gap`, `warn`, `unreachable` and `word` to what is shown.
+`kind` says who asks: `answer`, `cut`, `slow`, `html`, `body` belong to the transport (`after`: the call was carried out first),
+`fail` and `ignore` to operations, `hide`, `gap`, `warn`, `unreachable`, `word` and `progress` to what is shown.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ SWITCHES: Mapping[str, Fault] = {
     "error_after": Fault("answer", "*.insert", after=True, status=503),
     "html_after": Fault("html", "*.insert", after=True, status=502),
     "slow_answer": Fault("slow", "*.insert", after=True),
+    # 200, and not what it should be
+    "torn": Fault("body", after=True, word="torn"),
+    "garbled": Fault("body", after=True, word="html"),
+    "empty": Fault("body", after=True, word="empty"),
     # operations that say DONE and do nothing
     "ignore_delete": Fault("ignore", "instances.delete"),
     "ignore_change": Fault("ignore", "instances.set*"),
@@ -81,6 +85,7 @@ SWITCHES: Mapping[str, Fault] = {
     "gap": Fault("gap", times=FOREVER),
     "warning": Fault("warn", times=FOREVER, word="PARTIAL_SUCCESS"),
     "unreachable": Fault("unreachable", times=FOREVER),
+    "operation_status": Fault("progress", times=FOREVER, word="PAUSED"),
     "status": Fault("word", times=FOREVER, word="HIBERNATING"),
     # the account
     "credentials": Fault("answer", times=FOREVER, service="apis", status=401, reason="authError"),
@@ -128,6 +133,10 @@ class Faults:
         """Faults in what is shown; they wear off by no use."""
         return (f for f in self.rows if f.kind == kind and _meets(f, call or f.call, where, name))
 
+    def hidden_for(self, plural: str, scope: str, name: str) -> float:
+        """Seconds until lists show something new."""
+        return sum(f.seconds for f in self.standing("hide", scope, name, f"{plural}.list"))
+
     def blind(self, where: str) -> bool:
         """Whether lists cannot read a scope: a gap, or a place that is down altogether."""
         down = (f for f in self.rows if f.kind == "answer" and f.where != "*" and f.times is None and f.status >= 500)
@@ -155,6 +164,17 @@ class Faults:
         if fault := self.take("answer", call, where, name, after):
             return wait_s, _refusal(fault, call), False
         return wait_s, None, False
+
+    def spoiled(self, answer: Answer, call: str, where: str, name: str) -> Answer:
+        """A good answer with another body: half of it, a page of somebody in between, or nothing at all."""
+        fault = self.take("body", call, where, name, after=True) if answer.status < 400 else None
+        if fault is None:
+            return answer
+        if fault.word == "torn":
+            return replace(
+                answer, body=answer.body[: len(answer.body) // 2], missing=len(answer.body) - len(answer.body) // 2
+            )
+        return replace(html_answer(200)) if fault.word == "html" else replace(answer, body=b"{}")
 
 
 def _meets(fault: Fault, call: str, where: str, name: str) -> bool:

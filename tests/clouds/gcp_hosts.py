@@ -45,7 +45,9 @@ class Hosts:
     def start(self, account: Account, instance: Resource) -> None:
         """Boot the host of an instance beside everything else."""
         number = next(self._addresses)
-        address = f"203.0.{113 + number // 250}.{number % 250 + 1}"
+        interface = instance.body["networkInterfaces"][0]
+        public = f"203.0.{113 + number // 250}.{number % 250 + 1}"
+        address = public if interface.get("accessConfigs") else interface["networkIP"]
         machine = machine_of(instance, address)
         self._names[instance.body["selfLink"]] = machine.name
         threading.Thread(target=self._boot, args=(account, instance, machine), daemon=True).start()

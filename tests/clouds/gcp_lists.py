@@ -36,8 +36,11 @@ class Lists:
 
     def shown(self, resource: Resource) -> Body:
         """A resource as it is shown, lies included."""
-        for fault in self.faults.standing("word", resource.scope, resource.name):
-            if "status" in resource.body and resource.plural == "instances":
+        if resource.plural == "instances":
+            for fault in self.faults.standing("word", resource.scope, resource.name):
+                return {**resource.body, "status": fault.word}
+        if resource.plural == "operations":
+            for fault in self.faults.standing("progress", resource.scope, resource.name):
                 return {**resource.body, "status": fault.word}
         return resource.body
 

@@ -152,6 +152,11 @@ def _fire(account: Account, machines: Machines, instance: Resource, text: str) -
     pending = instance.body.get("resourceStatus", {}).get("scheduling", {}).get("terminationTimestamp")
     if not _exists(account, instance) or pending != text or instance.body["status"] in ENDING:
         return
+    terminate(account, machines, instance)
+
+
+def terminate(account: Account, machines: Machines, instance: Resource) -> None:
+    """The termination action, at the deadline or when the vendor takes a spot machine back; STOP where nothing else was said."""
     if instance.body["scheduling"].get("instanceTerminationAction") == "DELETE":
         instance.body["status"] = "STOPPING"
         account.later(account.settings.stop_s, lambda: vanish(account, machines, instance))

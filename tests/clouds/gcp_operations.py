@@ -49,7 +49,7 @@ def begin(
         "status": "PENDING",
         "progress": 0,
         "insertTime": account.stamp(),
-        "user": "somebody@fake-project-1.iam.gserviceaccount.com",
+        "user": f"tester@{account.settings.project}.iam.gserviceaccount.com",
     }
     if target is not None:
         body |= {"targetId": target.body["id"], "targetLink": target.body["selfLink"]}

@@ -57,12 +57,13 @@ def handler(cloud: Cloud, control: Control) -> type[BaseHTTPRequestHandler]:
             with contextlib.suppress(OSError):
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.kind)
-                self.send_header("Content-Length", str(len(answer.body)))
+                self.send_header("Content-Length", str(len(answer.body) + answer.missing))
                 for key, value in answer.headers.items():
                     self.send_header(key, value)
                 self.end_headers()
                 self.wfile.write(answer.body)
                 self.wfile.flush()
+            self.close_connection = self.close_connection or answer.missing > 0
 
         do_GET = do_POST = do_DELETE = do_PATCH = do_PUT = serve  # noqa: N815
 

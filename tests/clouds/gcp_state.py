@@ -119,8 +119,8 @@ class Account:
         self.console: dict[str, str] = {}
         self.request_ids: dict[tuple[str, str], str] = {}
         self.offset_s = 0.0
-        self.hide_s = 0.0
-        """New resources are shown by lists only after this time."""
+        self.hide_s: Callable[[str, str, str], float] = lambda plural, scope, name: 0.0
+        """Until lists show a new resource."""
         self._agenda: list[_Due] = []
         self._numbers = itertools.count()
         self._order: dict[str, list[Key]] = {}
@@ -191,7 +191,7 @@ class Account:
         area, _, place = scope.partition("/")
         if place:
             body[area[:-1]] = f"{SITE}projects/{self.settings.project}/{scope}"
-        made = Resource(plural, scope, body, self.now() + self.hide_s, hidden)
+        made = Resource(plural, scope, body, self.now() + self.hide_s(plural, scope, name), hidden)
         self.resources[made.key] = made
         self._order.pop(plural, None)
         self.usage[made.key] = Usage(plural, scope, name, body["id"], dict(body.get("labels", {})), self.now())

@@ -237,6 +237,40 @@ def test_an_answer_that_comes_too_late_for_the_client(cloud: GcpCloud) -> None:
     cloud.wait(lambda: get_or_none(cloud) is not None, "the instance")
 
 
+# --- 200, and not what it should be
+
+
+@pytest.mark.parametrize("switch", ["torn", "garbled"])
+def test_an_answer_that_is_no_answer_cannot_be_read(cloud: GcpCloud, switch: str) -> None:
+    done(cloud, insert(cloud))
+    cloud.faults(**{switch: {"call": "instances.aggregatedList"}})
+    with pytest.raises(Exception, match=r"JSON|JSONDecodeError|Expecting|parse|IncompleteRead|broken"):
+        page(cloud)
+    assert [i.name for i in page(cloud).items[f"zones/{ZONE}"].instances] == ["one"]
+
+
+def test_an_accepted_insert_whose_answer_cannot_be_read_exists(cloud: GcpCloud) -> None:
+    cloud.faults(torn={"call": "instances.insert"})
+    with pytest.raises(Exception, match=r"IncompleteRead|broken|JSON|parse"):
+        insert(cloud)
+    cloud.wait(lambda: get_or_none(cloud) is not None, "the instance")
+
+
+def test_an_empty_object_passes_the_client_as_an_empty_list(cloud: GcpCloud) -> None:
+    """The trap: no scope at all is not the same as no results in every scope."""
+    done(cloud, insert(cloud))
+    cloud.faults(empty={"call": "instances.aggregatedList"})
+    assert dict(page(cloud).items) == {}
+
+
+def test_a_word_for_an_operation_that_nobody_knows_arrives_as_undefined(cloud: GcpCloud) -> None:
+    operation = insert(cloud)
+    cloud.faults(operation_status=True)
+    request = {"project": cloud.project, "zone": ZONE, "operation": operation.name}
+    found = cloud.client("ZoneOperationsClient").get(request=request, retry=None)
+    assert found.status == types().Operation.Status.UNDEFINED_STATUS
+
+
 # --- operations that do nothing
 
 
@@ -273,6 +307,14 @@ def test_lists_show_what_is_new_only_later(cloud: GcpCloud) -> None:
     cloud.advance(301)
     assert listed(cloud) == ["one"]
     assert aggregated(cloud) == {f"zones/{ZONE}": ["one"]}
+
+
+def test_only_one_zone_may_show_its_news_late(cloud: GcpCloud) -> None:
+    cloud.faults(hide_new={"seconds": 300, "where": f"zones/{ZONE}", "call": "instances.*"})
+    done(cloud, insert(cloud))
+    done(cloud, insert(cloud, zone=OTHER_ZONE), OTHER_ZONE)
+    assert aggregated(cloud) == {f"zones/{OTHER_ZONE}": ["one"]}
+    assert len(aggregated(cloud, "Disks", "disks")) == 2
 
 
 def test_a_zone_that_lists_cannot_read_has_a_warning_and_is_named(cloud: GcpCloud) -> None:

@@ -178,6 +178,15 @@ def test_a_host_that_powers_itself_off_leaves_a_stopped_instance_whose_disk_bill
     assert {u["plural"] for u in cloud.usage() if u["end"] is None} == {"instances", "disks"}
 
 
+def test_an_instance_without_an_external_address_answers_at_its_internal_one(cloud: GcpCloud, client: Client) -> None:
+    running(cloud, client.order(network_interfaces=[types().NetworkInterface(network="global/networks/default")]))
+    (interface,) = get(cloud).network_interfaces
+    assert not interface.access_configs
+    scan = ["ssh-keyscan", "-T", "5", "-t", "ed25519", interface.network_i_p]
+    probe = subprocess.run(scan, capture_output=True, text=True, timeout=20, check=False)
+    assert client.host_key() in probe.stdout
+
+
 def test_a_deleted_instance_has_no_host(cloud: GcpCloud, client: Client) -> None:
     running(cloud, client.order())
     address = get(cloud).network_interfaces[0].access_configs[0].nat_i_p

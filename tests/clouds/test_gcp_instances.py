@@ -7,6 +7,7 @@ import pytest
 from clouds.gcp import GcpCloud
 from clouds.gcp_case import (
     FAR_ZONE,
+    IMAGE,
     OTHER_ZONE,
     ZONE,
     boot_disk,
@@ -93,9 +94,10 @@ def test_a_request_id_is_a_uuid_and_not_the_zero_one(cloud: GcpCloud) -> None:
 def test_a_name_that_is_taken_is_409_also_while_the_first_insert_runs(cloud: GcpCloud) -> None:
     cloud.settings(insert_s=60)
     insert(cloud)
+    params = types().AttachedDiskInitializeParams(source_image=IMAGE, disk_name="another")
     for _ in range(2):
         with pytest.raises(errors().Conflict) as caught:
-            insert(cloud)
+            insert(cloud, order(disks=[boot_disk(initialize_params=params)]))
         assert caught.value.errors[0]["reason"] == "alreadyExists"
         cloud.advance(61)
 
@@ -333,13 +335,29 @@ def test_a_spot_instance_stops_where_nothing_else_is_said(cloud: GcpCloud) -> No
     assert get(cloud).scheduling.preemptible
 
 
+@pytest.mark.parametrize(("action", "left"), [("STOP", {"one"}), ("DELETE", set())])
+def test_a_spot_instance_that_is_taken_back_follows_its_termination_action(
+    cloud: GcpCloud, action: str, left: set[str]
+) -> None:
+    spot = types().Scheduling(
+        provisioning_model="SPOT", on_host_maintenance="TERMINATE", instance_termination_action=action
+    )
+    running(cloud, order(scheduling=spot))
+    cloud.reclaim(f"zones/{ZONE}", "one")
+    assert get(cloud).status == "STOPPING"
+    cloud.advance(5)
+    assert set(cloud.there()) == set(cloud.there("disks")) == left
+    assert not left or get(cloud).status == "TERMINATED"
+
+
 def test_a_member_of_a_group_comes_back_after_it_was_deleted(cloud: GcpCloud) -> None:
     cloud.put("instanceGroupManagers", f"zones/{ZONE}", name="group", targetSize=1)
     creator = f"projects/{cloud.project}/zones/{ZONE}/instanceGroupManagers/group"
+    cloud.settings(replace_s=60)
     first = running(cloud, order(metadata=metadata(created_by=creator)))
     done(cloud, delete(cloud))
     assert cloud.there() == {}
-    cloud.wait(lambda: "one" in cloud.there(), "the replacement")
+    cloud.advance(61)
     cloud.wait(lambda: get(cloud).status == "RUNNING", "RUNNING")
     assert get(cloud).id != first.id
 
