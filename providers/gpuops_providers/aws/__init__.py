@@ -37,6 +37,16 @@ __all__ = ["provider"]
 
 CREDENTIALS = ()
 """None of ours: profiles, single sign-on and the environment are found by boto3."""
+CREDENTIAL_PLACES = (
+    "AWS_PROFILE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "~/.aws/credentials",
+    "~/.aws/config",
+)
+"""Where boto3 looks (boto3 guide, "Credentials"); the metadata service of a machine is not among them: name the provider."""
 
 
 def provider(

@@ -52,7 +52,10 @@ def traits(settings: Settings) -> Traits:
         end_movable=timed,
         host_key_route="injected",
         kinds=KINDS,
-        free_kinds=("security-group",),
+        made_kinds=("volume", "address", "spot-request"),
+        free_kinds=("security-group", "schedule"),
+        guest_timer=True,
+        end_armed_after_create=timed,
         image=ImageForm("machine", r"ami-[0-9a-f]{8}([0-9a-f]{9})?", "ami-0123456789abcdef0"),
     )
 

@@ -21,6 +21,8 @@ __all__ = ["provider"]
 
 CREDENTIALS = ()
 """None: application default credentials. GCP_BILLING_API_KEY may be there, for list prices."""
+CREDENTIAL_PLACES = ("GOOGLE_APPLICATION_CREDENTIALS", "~/.config/gcloud/application_default_credentials.json")
+"""Where google-auth looks (cloud.google.com/docs/authentication/application-default-credentials)."""
 
 
 def provider(

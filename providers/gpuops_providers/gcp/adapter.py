@@ -35,13 +35,6 @@ from .settings import IMAGE, PROVISIONING, Settings
 MACHINES = 'name eq "(a2|a3|a4|g2|g4|n1-standard)-.*"'
 """What is asked for of thousands of machine types; a vendor that does not take the filter is asked for all."""
 
-REFUSALS: dict[failures.FailureKind, Any] = {
-    "capacity": "capacity",
-    "quota": "quota",
-    "account": "account",
-    "rate": "quota",
-}
-
 
 class GcpProvider:
     """One project of Google Cloud."""
@@ -59,6 +52,7 @@ class GcpProvider:
         end_movable=False,
         host_key_route="read back",
         kinds=kinds.ALL,
+        made_kinds=(kinds.VOLUME,),
         image=ImageForm("machine", IMAGE, "projects/ubuntu-os-accelerator-images/global/images/NAME-v20260225"),
     )
 
@@ -139,10 +133,10 @@ class GcpProvider:
                 return self._made_before(order, project, what.zone, until)
             if not error.certain:
                 raise
-            return Refused(str(error), REFUSALS.get(error.kind, "invalid"))
+            return Refused(str(error), error.refusal)
         failure = failures.of_operation(operation) if operation.status.name == "DONE" else None
         if failure is not None:
-            return Refused(str(failure), REFUSALS.get(failure.kind, "invalid"))
+            return Refused(str(failure), failure.refusal)
         ref = self._ref(project, what.zone, request.name(order))
         return Created(ref, times.parse(operation.insert_time), order.offer.rate, operation.name)
 

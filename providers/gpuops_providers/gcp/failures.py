@@ -51,6 +51,10 @@ CODES: dict[str, FailureKind] = {
 }
 """What the vendor says, in capitals → what it means. Any other code is judged by its HTTP status."""
 
+Refusal = Literal["capacity", "quota", "invalid", "account"]
+_REFUSALS: dict[FailureKind, Refusal] = {
+    "capacity": "capacity", "quota": "quota", "account": "account", "rate": "quota",
+}  # fmt: skip
 _BY_STATUS: dict[int, FailureKind] = {401: "account", 403: "account", 404: "not found", 409: "busy", 429: "rate"}
 
 
@@ -65,6 +69,11 @@ class Failure(ProviderError):
     def absent(self) -> bool:
         """Whether the vendor itself says that there is no such thing; a bare 404 may come from anybody in between."""
         return self.status == 404 and self.kind == "not found" and bool(self.codes)
+
+    @property
+    def refusal(self) -> Refusal:
+        """Why, in the contract's words for a refusal."""
+        return _REFUSALS.get(self.kind, "invalid")
 
     @property
     def certain(self) -> bool:

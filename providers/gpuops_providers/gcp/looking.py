@@ -137,7 +137,7 @@ def _missing(api: Api, ref: Ref, until: Time) -> Observation:
     failure = failures.of_operation(operation) if operation is not None else None
     if operation is not None and failure is not None:
         return Observation(
-            ref, "refused", (), reason=str(failure), provider_time=api.provider_time,
+            ref, "refused", (), reason=str(failure), refusal=failure.refusal, provider_time=api.provider_time,
             raw_state=" ".join(failure.codes) or "insert failed", request_id=operation.name,
         )  # fmt: skip
     return Observation(ref, "absent", (), provider_time=api.provider_time, raw_state="404")
