@@ -173,3 +173,11 @@ def test_a_purchase_that_was_never_found_is_named_until_it_is_disproved(
         done.exit_code == 3
         and f"may bill, not listed: run-1: simulated/region-1/rental with mark {NONCE}" in done.output
     )
+
+
+def test_apply_goes_on_with_a_teardown_that_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(tmp_path, NOW, Story().bought(NONCE).going_down().ending())
+    plant(desk, "m-1", Mark("run-1", NONCE, "ada", LIMIT))
+    done = desk.run(monkeypatch, "reconcile", *HERE, "--apply")
+    assert done.exit_code == 0, done.output
+    assert "run-1 is going down: going on with it" in done.output and desk.state().closed

@@ -44,7 +44,7 @@ def reconcile(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """List what bills on the accounts and whose it is; --apply ends orphans.
+    """List what bills on the accounts and whose it is; --apply ends orphans, and finishes teardowns that were cut off.
 
     pending: a run is at work. retained: kept on purpose. expired: its retention is over. orphaned: ours, and nothing wants it.
     Another operator's and foreign things are listed and never touched. What is yours and not known to this journal, because it is
@@ -65,8 +65,9 @@ def reconcile(
         (x for x in unwanted if x.cls in ("orphaned", "expired")),
         key=lambda x: _ORDER.index(x.item.ref.kind) if x.item.ref.kind in _ORDER else len(_ORDER),
     )
-    if apply and ending:
-        code = _end(context, ending, yes=yes)
+    dying = _dying(context, names) if apply else []
+    if apply and (ending or dying):
+        code = max(_end(context, ending, yes=yes) if ending else 0, _go_on(context, dying))
         if json:
             lines, gaps, missing = _look(context, names)
             context.printer.document({"items": [_item(x) for x in lines], "gaps": gaps, "unlisted": missing})
@@ -140,6 +141,22 @@ def _end(context: App, lines: list[Line], *, yes: bool) -> int:
         ensure_guard(context)
         codes.append(go(context, run, "down", yes=True, until=lambda s: s.closed))
     return max(codes, default=0)
+
+
+def _dying(context: App, names: tuple[str, ...]) -> list[RunId]:
+    """Runs that are to be closed and are not: whoever was at it may have been killed."""
+    states = context.states(open_only=True) if context.home.journal.exists() else []
+    return [s.run for s in states if s.wanted == "closed" and not s.closed and s.spec.provider in names]
+
+
+def _go_on(context: App, runs: list[RunId]) -> int:
+    """Go on with the teardown of these runs; approved long ago."""
+    codes = [0]
+    for run in runs:
+        if not context.state(run).closed:  # it may have been the run of an orphan
+            context.printer.line(f"{run} is going down: going on with it")
+            codes.append(go(context, run, "down", yes=True, until=lambda s: s.closed))
+    return max(codes)
 
 
 def _claim(context: App, line: Line) -> RunId:
