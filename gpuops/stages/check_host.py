@@ -33,7 +33,7 @@ def check_host(s: RunState, now: Time, policy: Policy) -> Step | None:
     call_s = policy.checks_s + (policy.install_s if s.spec.host_tools == "install" else 0)
     # no later than the bound on reaching it: a login that hangs must not move the named outcome
     until = bounded(now, call_s, s.limit, (p.work.endpoint_at or now) + policy.ssh_s)
-    return Do("check_host", partial(_check, endpoint=p.endpoint), until, p.id)
+    return Do("check_host", partial(_check, endpoint=p.endpoint, policy=policy), until, p.id)
 
 
 def unfinished(s: RunState, p: Purchase) -> str:
@@ -45,7 +45,7 @@ def unfinished(s: RunState, p: Purchase) -> str:
     return "admit" if "admit" in s.after_create and not s.spec.allow_from and p.work.admitted_at is None else ""
 
 
-def _check(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event, ...]:
+def _check(ports: Ports, s: RunState, do: Do, endpoint: Endpoint, policy: Policy) -> tuple[Event, ...]:
     p = s.purchases[do.purchase or ""]
     try:
         fingerprint, route = _pin(ports, s, p, endpoint, do.until)
@@ -58,11 +58,21 @@ def _check(ports: Ports, s: RunState, do: Do, endpoint: Endpoint) -> tuple[Event
         return (attempted("check_host", error.message, p.id),)
     except HostError as error:
         return (attempted("check_host", error.message, p.id, final=True),)
+    if late := _mounting(s, p, facts.checks, ports.clock.now(), policy):
+        return (attempted("check_host", late, p.id),)
     checks = [to_json(Check("host key", fingerprint, fingerprint, True)), *(to_json(c) for c in facts.checks)]
     return (
         fact("pinned", p.id, fingerprint=fingerprint, route=route),
         fact("checked", p.id, checks=checks, facts=facts.facts, boot_id=facts.boot_id),
     )
+
+
+def _mounting(s: RunState, p: Purchase, checks: tuple[Check, ...], now: Time, policy: Policy) -> str:
+    """What is wrong with a volume that was attached a moment ago: its device and its mount may take a little longer."""
+    wrong = next((c for c in checks if not c.ok and c.name.startswith("volume ")), None)
+    if wrong is None or "attach" not in s.after_create or now >= (p.work.endpoint_at or now) + policy.ssh_s / 2:
+        return ""
+    return f"{wrong.name}: expected {wrong.expected}, seen {wrong.seen}"
 
 
 def _pin(ports: Ports, s: RunState, p: Purchase, endpoint: Endpoint, until: Time) -> tuple[str, str]:

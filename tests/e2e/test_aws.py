@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +17,7 @@ pytest.importorskip("boto3", reason="the extra `aws` is not installed")
 
 from clouds import netns
 from clouds.aws import AwsCloud
+from clouds.aws_faults import FOR_EVER, Fault, expired, no_capacity, over_quota, unauthorized
 from clouds.sshcase import processes_in_this_network
 
 from .world import POLICY, World
@@ -72,3 +76,88 @@ def test_a_whole_life_ends_with_an_empty_account(world: World, account: AwsCloud
     assert len(world.generations()) == 2
     assert account.hosts() == ()
     assert billable(world) == []
+
+
+def test_an_attached_volume_is_checked_and_outlives_the_machine(world: World, account: AwsCloud) -> None:
+    volume = a_volume(account)
+    volumes = [{"id": volume, "mount": "/data"}]
+    done = world.run("run", str(manifest(world, volumes=volumes)), "--yes", timeout=200)
+    assert done.returncode == 0, done.stdout
+    assert f"volume {volume}" in done.stdout
+    left = [i for i in billable(world) if i["kind"] == "volume"]
+    assert [(i["id"], i["class"]) for i in left] == [(volume, "foreign")], "kept, and the machine's own disk is gone"
+    done = world.run("reconcile", "--provider", "aws", "--apply", "--yes")
+    assert done.returncode == 0 and state_of(account, volume) == "available", done.stdout
+
+
+def test_with_the_journal_lost_adopt_finds_everything(world: World, account: AwsCloud) -> None:
+    done = world.run("up", str(manifest(world)), "--yes", timeout=120)
+    assert done.returncode == 0, done.stdout
+    for pid in world.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for part in world.home.glob("journal.db*"):
+        part.unlink()
+    done = world.run("adopt", "--provider", "aws", "--yes", "--trust-on-first-use", timeout=120)
+    assert done.returncode == 0, done.stdout
+    done = world.run("down", "small", timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert billable(world) == [] and account.hosts() == ()
+    assert leftovers(account) == []
+
+
+def test_a_region_that_a_policy_denies_leaves_the_run_closable_and_is_not_proved(
+    world: World, account: AwsCloud
+) -> None:
+    account.fault(unauthorized(region="eu-central-1"))
+    done = world.run("run", str(manifest(world)), "--yes", timeout=200)
+    assert done.returncode == 0, done.stdout
+    done = world.run("reconcile", "--provider", "aws")
+    assert done.returncode == 3 and "NOT PROVED: aws eu-central-1" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault", "code", "said"),
+    [
+        (
+            {"resources": {"device": "A10G", "region": "mars-north-1"}},
+            None,
+            2,
+            "AWS has no region 'mars-north-1'; enabled",
+        ),
+        ({"resources": {"device": "A10G", "offer": "g99.xlarge/us-east-1/on-demand"}}, None, 3, "offers no"),
+        ({}, over_quota(), 4, "vCPU"),
+        ({}, no_capacity(times=FOR_EVER), 4, "capacity"),
+        ({"resources": {"device": "A10G", "region": REGION, "image": "ami-0ffffffffffffffff"}}, None, 4, "ami-0fff"),
+        ({}, expired(), 2, "expired"),
+    ],
+    ids=["region", "type", "quota", "capacity", "image", "token"],
+)
+def test_bad_input_ends_with_one_clear_message_and_nothing_left(
+    world: World, account: AwsCloud, changes: dict[str, Any], fault: Fault | None, code: int, said: str
+) -> None:
+    if fault is not None:
+        account.fault(fault)
+    done = world.run("run", str(manifest(world, **changes)), "--yes", timeout=150)
+    account.clear()
+    assert done.returncode == code, done.stdout
+    assert said in done.stdout and "  next: " in done.stdout, done.stdout
+    assert "Traceback" not in done.stdout
+    assert account.instances() == {} and leftovers(account) == [], done.stdout
+
+
+def a_volume(account: AwsCloud) -> str:
+    ec2 = account.client("ec2", REGION)
+    return str(ec2.create_volume(AvailabilityZone=f"{REGION}a", Size=20)["VolumeId"])
+
+
+def state_of(account: AwsCloud, volume: str) -> str:
+    ec2 = account.client("ec2", REGION)
+    return str(ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0]["State"])
+
+
+def leftovers(account: AwsCloud) -> list[str]:
+    """Security groups and schedules of ours, as boto3 sees them."""
+    groups = account.client("ec2", REGION).describe_security_groups()["SecurityGroups"]
+    schedules = account.client("scheduler", REGION).list_schedules()["Schedules"]
+    return [g["GroupName"] for g in groups if g["GroupName"].startswith("gpuops-")] + [s["Name"] for s in schedules]

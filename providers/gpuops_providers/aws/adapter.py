@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuops.errors import CredentialsError, GpuopsError, ProviderError, Unreadable
+from gpuops.errors import CredentialsError, GpuopsError, ProviderError, Unreadable, UsageError
 from gpuops.provider import ImageForm, Traits
 from gpuops.values import (
     Charge,
@@ -87,6 +87,12 @@ class AwsProvider:
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
         """Offers that fit, cheapest first; the image of manifests that name none is resolved here (`terms["image"]`)."""
+        if need.region and need.region not in (known := listing.regions(self._api, self._home(), until)[0]):
+            there = ", ".join(sorted(region for region, is_on in known.items() if is_on))
+            raise UsageError(
+                f"AWS has no region {need.region!r}; enabled on this account: {there}",
+                next_command="change resources.region in the manifest",
+            )
         regions = [need.region] if need.region else self._buying_regions(need, until)
         return offers.quote(self._api, self._settings, self._account(), need, self._now(), until, regions)
 
