@@ -103,11 +103,11 @@ def _unit(name: str, description: str, program: str) -> dict[str, str]:
 _END = f"""\
 #!/bin/sh
 # Powers this machine off at the moment in {DEADLINE_FILE} (seconds since 1970 UTC). Move it by writing a new file beside
-# it and renaming that. A file that cannot be read changes nothing: the last good value stays.
+# it and renaming that. A file that is not ten digits changes nothing: the last good value stays.
 at=@DEADLINE@
 while :; do
     read -r said < {DEADLINE_FILE} || said=
-    case "$said" in '' | *[!0-9]*) ;; *) at=$said ;; esac
+    case "$said" in *[!0-9]*) ;; ??????????) at=$said ;; esac
     if [ "$(date +%s)" -ge "$at" ]; then
         sync
         shutdown -P now || poweroff

@@ -118,6 +118,10 @@ class AwsCloud:
         """Take a spot instance back."""
         self._ask("reclaim", instance=instance)
 
+    def charge(self, *results: dict[str, Any]) -> None:
+        """What the next GetCostAndUsage answers, whole and in order: one value of its answer for each call."""
+        self._post("moto-api/static/ce/cost-and-usage-results", {"results": list(results)})
+
     def instances(self) -> dict[str, str]:
         """The true state of every instance, whatever the API shows."""
         return {ident: life["state"] for ident, life in self._ask("state")["instances"].items()}
@@ -151,12 +155,14 @@ class AwsCloud:
         assert not left, f"processes were left: {_commands(left)}"
 
     def _ask(self, what: str, **parameters: Any) -> Any:
-        request = urllib.request.Request(
-            f"{self.url}/_fake/{what}", json.dumps(parameters).encode(), {"Content-Type": "application/json"}
-        )
+        return json.loads(self._post(f"_fake/{what}", parameters))
+
+    def _post(self, path: str, value: Any) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", json.dumps(value).encode(), headers)
         # never by a proxy of this machine
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
-            return json.loads(answer.read())
+            return bytes(answer.read())
 
     def _port(self) -> int:
         assert self._process.stdout is not None

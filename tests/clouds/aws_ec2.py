@@ -31,6 +31,7 @@ class Ec2:
             "DescribeInstances": self.describe_instances,
             "AttachVolume": self.attach_volume,
             "DetachVolume": self.detach_volume,
+            "ModifyInstanceAttribute": self.modify_instance,
             "DeleteSecurityGroup": self.delete_security_group,
             "CancelSpotInstanceRequests": self.cancel_spot,
             "DescribeSpotPriceHistory": self.spot_prices,
@@ -167,6 +168,16 @@ class Ec2:
         if answer.status == 200 and holder and self._world.hosts:
             self._world.hosts.detach(holder, ident)
         return answer
+
+    def modify_instance(self, call: Call, forward: Forward) -> Answer:
+        """moto breaks on a device that is not there."""
+        life = self._world.lives.get(call.form.get("InstanceId", ""))
+        devices = {v for k, v in call.form.items() if re.fullmatch(r"BlockDeviceMapping\.\d+\.DeviceName", k)}
+        missing = devices - set(life.instance.block_device_mapping.keys()) if life else set()
+        if missing:
+            text = f"No device is currently mapped at {', '.join(sorted(missing))}"
+            return error(call, 400, "InvalidInstanceAttributeValue", text)
+        return forward(call)
 
     def delete_security_group(self, call: Call, forward: Forward) -> Answer:
         """Not while an interface uses it."""

@@ -113,6 +113,8 @@ class Switches:
     schedules_fire: bool = True
     schedule_delay_s: float = 0.0
     """EventBridge fires within the minute that was named (EventBridge Scheduler guide, "Schedule types")."""
+    page_size: int = 0
+    """EC2 listings have no more entries on a page than this, whatever was asked for; 0: as many as were asked for."""
     vcpu_quota: float = 64.0
     """What Service Quotas tells of every quota."""
     caller: str = "198.51.100.7"

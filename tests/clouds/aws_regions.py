@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from clouds import aws_figures as figures
+from moto.ec2.models import instance_types
 from moto.ec2.models.amis import Ami
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
@@ -27,6 +29,17 @@ class Regions:
             image = OfferedImage(backend, ident, architecture, region)
             backend.snapshots.pop(image.ebs_snapshot.id, None)
             backend.amis[ident] = image
+
+
+def keep_types(names: Iterable[str]) -> None:
+    """Leave only these instance types, and the other ones with a GPU: moto takes seconds to write all of them down."""
+    every = instance_types.INSTANCE_TYPES
+    kept = {name for name, entry in every.items() if name in set(names) or entry.get("GpuInfo")}
+    for name in set(every) - kept:
+        del every[name]
+    for places in instance_types.INSTANCE_TYPE_OFFERINGS.values():
+        for place, offered in places.items():
+            places[place] = [entry for entry in offered if entry["InstanceType"] in kept]
 
 
 class OfferedImage(Ami):  # type: ignore[misc]

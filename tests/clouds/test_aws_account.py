@@ -8,6 +8,7 @@ import time
 import urllib.request
 from typing import Any
 
+import pytest
 from clouds import aws_faults as faults
 from clouds import aws_figures as figures
 from clouds.aws import ACCOUNT, AwsCloud
@@ -110,6 +111,11 @@ def test_a_time_that_is_none_is_refused(cloud: AwsCloud) -> None:
         assert (
             code(lambda text=text: scheduler.create_schedule(ScheduleExpression=text, **asked)) == "ValidationException"
         )
+
+
+def test_a_time_that_has_passed_is_refused(cloud: AwsCloud, ec2: Any) -> None:
+    ident = run(ec2)
+    assert code(lambda: schedule(cloud, ident, -5)) == "ValidationException"
 
 
 def test_the_same_name_twice_is_a_conflict(cloud: AwsCloud, ec2: Any) -> None:
@@ -218,3 +224,32 @@ def test_reset_leaves_an_empty_account(cloud: AwsCloud, ec2: Any) -> None:
     assert names(cloud.client("scheduler")) == []
     assert ec2.describe_volumes()["Volumes"] == []
     assert len(ec2.describe_images(ImageIds=[AMI])["Images"]) == 1
+
+
+@pytest.mark.parametrize("asked", [{}, {"PaginationConfig": {"PageSize": 5}}])
+def test_every_listing_may_come_in_small_pages(cloud: AwsCloud, ec2: Any, asked: dict[str, Any]) -> None:
+    made = sorted(str(ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]) for _ in range(5))
+    cloud.switch(page_size=2)
+    pages = list(ec2.get_paginator("describe_volumes").paginate(**asked))
+    assert [len(page["Volumes"]) for page in pages] == [2, 2, 1]
+    assert sorted(v["VolumeId"] for page in pages for v in page["Volumes"]) == made
+    for _ in range(3):
+        run(ec2)
+    assert len(ec2.describe_instances()["Reservations"]) == 2
+    assert len(all_ids(ec2, **asked)) == 3
+    assert code(lambda: ec2.describe_volumes(NextToken="nonsense")) == "InvalidNextToken"
+
+
+def test_a_page_has_as_many_as_were_asked_for(ec2: Any) -> None:
+    for _ in range(6):
+        ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)
+    assert len(ec2.describe_volumes(MaxResults=5)["Volumes"]) == 5
+    assert "NextToken" not in ec2.describe_volumes(MaxResults=6)
+
+
+def test_charges_are_what_the_test_says(cloud: AwsCloud) -> None:
+    day = {"Start": "2026-11-29", "End": "2026-11-30"}
+    cloud.charge({"ResultsByTime": [{"TimePeriod": day, "Total": {"UnblendedCost": {"Amount": "1.5", "Unit": "USD"}}}]})
+    asked = {"TimePeriod": day, "Granularity": "DAILY", "Metrics": ["UnblendedCost"]}
+    (seen,) = cloud.client("ce").get_cost_and_usage(**asked)["ResultsByTime"]
+    assert seen["Total"]["UnblendedCost"]["Amount"] == "1.5"

@@ -192,6 +192,13 @@ def test_a_volume_and_a_device_name_are_used_once(ec2: Any) -> None:
     )
 
 
+def test_a_device_that_is_not_there_cannot_be_changed(ec2: Any) -> None:
+    change = [{"DeviceName": "/dev/sdz", "Ebs": {"DeleteOnTermination": True}}]
+    ident = run(ec2)
+    refusal = code(lambda: ec2.modify_instance_attribute(InstanceId=ident, BlockDeviceMappings=change))
+    assert refusal == "InvalidInstanceAttributeValue"
+
+
 def test_an_instance_that_is_still_starting_takes_no_volume(cloud: AwsCloud, ec2: Any) -> None:
     cloud.switch(pending_s=60)
     ident, disk = run(ec2), volume(ec2)

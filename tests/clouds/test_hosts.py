@@ -94,16 +94,17 @@ def test_two_hosts_live_at_once_and_do_not_see_each_other(keeper: HostKeeper, cl
 def test_files_and_commands_of_user_data_are_there(keeper: HostKeeper, client: Client) -> None:
     more = (
         "write_files:\n  - {path: /etc/gpuops/deadline, content: '1900000000', permissions: '0600'}\n"
-        "  - {path: /opt/x.sh, encoding: b64, content: ZWNobyBoaQ==, permissions: '0755'}\n"
+        "  - {path: /usr/local/sbin/x, encoding: b64, content: ZWNobyBoaQ==, permissions: '0755'}\n"
         "bootcmd:\n  - echo early > /root/early\n"
         "runcmd:\n  - [sh, -c, 'echo $0 > /tmp/ran', args]\n  - mkdir -p /workspace/outputs\n"
     )
     keeper.start(machine(client, more=more))
     wait(lambda: "boot: finished" in keeper.console("i-1"))
     shown = client.says(
-        "cat /etc/gpuops/deadline; stat -c ' %a' /etc/gpuops/deadline; cat /tmp/ran /root/early; ls -d /workspace/*"
+        "cat /etc/gpuops/deadline; stat -c ' %a' /etc/gpuops/deadline; cat /tmp/ran /root/early; x; ls -d /workspace/*"
     )
-    assert shown == "1900000000 600\nargs\nearly\n/workspace/outputs"
+    assert "failed" not in keeper.console("i-1")
+    assert shown == "1900000000 600\nargs\nearly\nhi\n/workspace/outputs"
 
 
 def test_what_user_data_asks_for_and_the_host_does_not_do_is_named(client: Client) -> None:

@@ -117,7 +117,7 @@ def test_the_deadline_inside_moves_by_a_file_that_is_renamed(aws: AwsProvider, c
     )
     time.sleep(20)
     assert aws.inspect(ref, soon()).state == "running"
-    says(client, where)("echo nonsense > /etc/gpuops/deadline; sleep 6")
+    says(client, where)("for torn in 17 nonsense ''; do echo $torn > /etc/gpuops/deadline; sleep 6; done")
     assert aws.inspect(ref, soon()).state == "running", "a file that cannot be read changes nothing"
 
 

@@ -34,8 +34,8 @@ MARK = Mark("run-1", "abcdefghijkl", "ada@example.org", 1_796_000_000.0, "SHA256
     "given",
     [
         {"colour": "blue"}, {"scheduler_role": "gpuops"}, {"region": "home"}, {"regions": "us-east-1,home"},
-        {"markets": "auction"},        {"markets": ""}, {"image": "ubuntu"}, {"subnet": "default"}, {"user": "Ada Lovelace"}, {"address_url": "ftp://x"},
-        {"cost_explorer": "maybe"},
+        {"markets": "auction"}, {"markets": ""}, {"image": "ubuntu"}, {"subnet": "default"}, {"user": "Ada Lovelace"},
+        {"address_url": "ftp://x"}, {"cost_explorer": "maybe"},
     ],
     ids=lambda given: next(iter(given)),
 )  # fmt: skip
