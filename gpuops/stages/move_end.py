@@ -29,6 +29,9 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
     limit = s.extension.limit if s.extension else s.limit
     deadline = s.extension.deadline if s.extension else s.deadline
     targets = {"provider timer": limit, "mark": limit, "host deadline": host_deadline(deadline, s.spec.train.grace_s)}
+    if s.extension is None:
+        # shortened: a timer that cannot move ends it too late and no more; it must not keep the others where they are
+        targets["provider timer"] = targets.pop("provider timer")
     for name, target in targets.items():
         layer = s.layers.get(name)
         if layer is None or abs(layer.at - target) <= _SAME_S:
