@@ -116,7 +116,7 @@ def test_an_interface_that_is_switched_off_says_so_in_the_details(cloud: GcpClou
     cloud.faults(api_disabled=True)
     error = caught("Forbidden", lambda: page(cloud))
     assert reason(error) == "accessNotConfigured"
-    assert error.details[0]["reason"] == "SERVICE_DISABLED" if isinstance(error.details[0], dict) else error.reason
+    assert (error.reason, error.metadata["service"]) == ("SERVICE_DISABLED", "compute.googleapis.com")
 
 
 def test_a_token_that_is_refused_is_a_refresh_error(cloud: GcpCloud) -> None:
