@@ -105,6 +105,10 @@ def make_plan(
             f"and the hold alone takes {spec.hold_s / 60:.0f}. Nothing was bought.",
             next_command=f"raise budget.cap or lower hold in {spec.manifest_path}, then: gpuops plan {spec.manifest_path}",
         )
+    if traits.deadline in ("read back", "observed to fire") and not traits.end_movable:
+        notes.append(
+            f"{spec.provider}'s own timer cannot be moved: the limit is final, and `gpuops extend` will be refused"
+        )
     notes += [*remarks(spec), *_room(spec, lines)]
     layers = _layers(traits, limit, guard=guard)
     if not layers:

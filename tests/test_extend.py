@@ -15,6 +15,8 @@ from typer.testing import Result
 from gpuops.codec import to_json
 from gpuops.errors import GateRefused, UsageError
 from gpuops.fold import fold
+from gpuops.plan import make_plan
+from gpuops.provider import Traits
 from gpuops.stages.move_end import move_end
 from gpuops.state import RunState
 from gpuops.steps import Do
@@ -144,6 +146,47 @@ def test_what_cannot_move_is_said_and_nothing_is_recorded(
     done = desk.run(monkeypatch, "extend", "--by", by)
     assert isinstance(done.exception, UsageError) and words in done.exception.message
     assert desk.kinds() == before
+
+
+# --- a timer that cannot move ------------------------------------------------------------------------------------------
+
+
+def fixed(path: Path) -> tuple[Desk, Story]:
+    """A rental whose provider ends it at the limit by a timer that nobody can move."""
+    story = running().observed(ends_at=LIMIT)
+    desk = Desk(path, START + 600, story)
+    desk.provider.traits = replace(desk.provider.traits, deadline="read back", end_movable=False)
+    machine = desk.cloud.plant("ours", START, story.state.purchases["p1"].mark)
+    machine.ref, machine.name = story.state.purchases["p1"].ref, "x"  # type: ignore[assignment]
+    machine.ends_at = LIMIT
+    return desk, story
+
+
+def test_a_timer_that_cannot_move_bounds_an_extension_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, _ = fixed(tmp_path)
+    done = desk.run(monkeypatch, "extend", "--by", "1h")
+    assert isinstance(done.exception, GateRefused) and "cannot be moved" in done.exception.message
+    assert "extend_wanted" not in desk.kinds()
+
+
+def test_the_plan_says_that_the_limit_is_final() -> None:
+    traits = Traits(
+        idempotency_token=True, billing_unit_s=60, stopped_bills=(), outlives=(), listing_lag_s=None, deadline="read back",
+        end_movable=False, host_key_route="injected", kinds=("rental",),
+    )  # fmt: skip
+    told = make_plan(SPEC, (OFFER,), traits, START, POLICY, guard=True, accept_loss="a test").notes
+    assert any("extend" in note and "refused" in note for note in told)
+
+
+def test_a_timer_that_cannot_move_does_not_keep_the_others_from_moving_forward() -> None:
+    """It would end the rental too late; mark and host end it in time."""
+    story = running().observed(ends_at=LIMIT).tell("layer", name="mark", grade="read back", at=LIMIT)
+    story.tell("shortened", None, decision=True, deadline=DEADLINE - 600, limit=LIMIT - 600)
+    first = move_end(story.state, story.now, POLICY)
+    assert isinstance(first, Do) and first.detail == "moving the mark"
+    story.tell("layer", name="mark", grade="read back", at=LIMIT - 600)
+    second = move_end(story.state, story.now, POLICY)
+    assert isinstance(second, Do) and second.detail == "moving the provider timer"
 
 
 # --- whose mark moves --------------------------------------------------------------------------------------------------

@@ -11,13 +11,18 @@ from gpuops.cli.driving import decide, ensure_guard, go
 from gpuops.cli.options import Json, MaybeRun, command_app
 from gpuops.cost import affordable_until
 from gpuops.errors import GateRefused, UsageError
+from gpuops.provider import Traits
 from gpuops.render import clock_text, money_text
 from gpuops.report import rfc3339
+from gpuops.state import RunState
 from gpuops.steps import fact
 from gpuops.units import duration_s, instant
 from gpuops.values import Time
 
 app = command_app()
+
+_SAME_S = 1.5
+"""Vendors keep whole seconds."""
 
 
 @app.command()
@@ -59,6 +64,8 @@ def extend(
             f"{money_text(rate)} per hour; with the hold the deadline can be {clock_text(last - state.spec.hold_s)} at most",
             next_command=f"gpuops extend {state.run} --to {rfc3339(last - state.spec.hold_s)}",
         )
+    if problem := _fixed_timer(state, limit, context.provider(state.spec.provider).traits):
+        raise GateRefused(problem, next_command=f"gpuops status {state.run}")
     kind = "extend_wanted" if limit > state.limit else "shortened"
     decide(context, state.run, lambda s: fact(kind, None, deadline=deadline, limit=limit))
     until = now + context.home.policy.call_s * 2
@@ -82,6 +89,17 @@ def extend(
     if not json:
         context.printer.line(f"Deadline {clock_text(after.deadline)}, limit {clock_text(after.limit)}.")
     raise typer.Exit(code)
+
+
+def _fixed_timer(state: RunState, limit: Time, traits: Traits) -> str:
+    """Why the provider's own timer stands in the way; empty when it does not."""
+    timer = state.layers.get("provider timer")
+    if traits.end_movable or timer is None or limit <= timer.at + _SAME_S:
+        return ""
+    return (
+        f"{state.spec.provider} itself ends the rental at {clock_text(timer.at)}, and its timer cannot be moved: the limit stays "
+        f"{clock_text(state.limit)}"
+    )
 
 
 def _target(deadline: Time, by: str, to: str) -> Time:

@@ -30,6 +30,9 @@ def move_end(s: RunState, now: Time, policy: Policy) -> Step | None:
     deadline = s.extension.deadline if s.extension else s.deadline
     targets = dict.fromkeys(BLIND_LAYERS, limit) | {"host deadline": host_deadline(deadline, s.spec.train.grace_s)}
     arming = "provider timer" if to_arm(s, p) else ""
+    if s.extension is None:
+        # shortened: a timer that cannot move ends it too late and no more; it must not keep the others where they are
+        targets["provider timer"] = targets.pop("provider timer")
     for name, target in targets.items():
         layer = s.layers.get(name)
         if name != arming and (layer is None or abs(layer.at - target) <= _SAME_S):

@@ -33,6 +33,8 @@ READY = {
     "nodeGroups": "READY",
 }
 """The status of a new resource, where its kind has one."""
+OF_THE_SERVER = ("name", "id", "selfLink", "kind", "creationTimestamp", "region", "zone", "network")
+"""What no update changes."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Calls:
             instances = Instances(self.account, self.machines, self.faults.failure, self.faults.ignored)
             return getattr(instances, _snake(method.name), self._unmodelled)  # type: ignore[no-any-return]
         own = {"insert": self._insert, "delete": self._delete, "setLabels": self._set_labels}
-        own |= {"patch": self._patch, "update": self._patch}
+        own |= {"patch": self._patch, "update": self._update}
         return own.get(method.name, self._unmodelled)
 
     def _unmodelled(self, call: Call) -> Body:
@@ -144,9 +146,23 @@ class Calls:
 
     def _patch(self, call: Call) -> Body:
         resource = self.account.get(call.plural, call.scope, call.target)
-        new = {key: value for key, value in call.body.items() if key not in ("name", "id", "selfLink", "kind")}
+        new = {key: value for key, value in call.body.items() if key not in OF_THE_SERVER}
         takes_s = self.account.settings.change_s
         return operations.begin(self.account, call, resource, takes_s, lambda: resource.body.update(new))
+
+    def _update(self, call: Call) -> Body:
+        """Everything is replaced, except where the method is a PATCH by another name."""
+        if call.method.verb == "PATCH":
+            return self._patch(call)
+        resource = self.account.get(call.plural, call.scope, call.target)
+        kept = {key: value for key, value in resource.body.items() if key in OF_THE_SERVER}
+        new = {**{key: value for key, value in call.body.items() if key not in OF_THE_SERVER}, **kept}
+
+        def done() -> None:
+            resource.body.clear()
+            resource.body.update(new)
+
+        return operations.begin(self.account, call, resource, self.account.settings.change_s, done)
 
 
 def kind_of(account: Account, collection: str) -> str:

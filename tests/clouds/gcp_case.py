@@ -1,10 +1,13 @@
-"""What tests of the fake Google Cloud share: a server per file, an empty account per test, orders in the client's words."""
+"""What tests of the fake Google Cloud share: one server, an empty account per test, orders in the client's words."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,13 +29,19 @@ def errors() -> Any:
     return importlib.import_module("google.api_core.exceptions")
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcpCloud]:
-    """One process for all tests of a file."""
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> GcpCloud:
+    """One process for all tests of this one: it takes seconds to start, and an account is emptied in no time."""
     pytest.importorskip("google.cloud.compute_v1")
-    cloud = GcpCloud(tmp_path_factory.mktemp("gcp"))
-    yield cloud
-    cloud.close()
+    return _shared(tmp_path_factory.getbasetemp() / "gcp-cloud")
+
+
+@functools.cache
+def _shared(directory: Path) -> GcpCloud:
+    # the fixture comes into each file by its own import, and pytest would start a server for each
+    cloud = GcpCloud(directory)
+    atexit.register(cloud.close)
+    return cloud
 
 
 @pytest.fixture
@@ -128,3 +137,29 @@ def aggregated(
     for scope, listed in pager:
         found.setdefault(scope, []).extend(item.name for item in getattr(listed, field))
     return {scope: names for scope, names in found.items() if names}
+
+
+def caught(kind: str, call: Callable[[], Any]) -> Any:
+    """The exception of the client library that a call must raise."""
+    with pytest.raises(getattr(errors(), kind)) as found:
+        call()
+    return found.value
+
+
+def reason(error: Any) -> str:
+    """The reason in an error."""
+    return str(error.errors[0]["reason"])
+
+
+def page(cloud: GcpCloud) -> Any:
+    """The aggregated list as it was answered."""
+    pager = cloud.client("InstancesClient").aggregated_list(request={"project": cloud.project}, retry=None, timeout=10)
+    return next(iter(pager.pages))
+
+
+def listed(cloud: GcpCloud, zone: str = ZONE) -> list[str]:
+    """The names in one zone."""
+    pager = cloud.client("InstancesClient").list(
+        request={"project": cloud.project, "zone": zone}, retry=None, timeout=10
+    )
+    return [i.name for i in pager]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from .gcp_schema import Description
 from .gcp_state import SITE, Account, Resource
 
 Body = dict[str, Any]
+Place = tuple[Any, ...]
+NEWEST_FIRST = "creationTimestamp desc"
+"""The one order besides that of the names (discovery document, `orderBy`)."""
 _TERM = re.compile(r"([\w.-]+)\s*(!=|=|:|<|>)\s*(\"[^\"]*\"|'[^']*'|[^\s()]+)")
 
 
@@ -65,7 +69,9 @@ class Lists:
         found = (r for r in self.account.listed(call.plural) if r.scope not in blind)
         page, token = self._page(call, found)
         items: dict[str, Body] = {}
-        by_scope = {scope: list(group) for scope, group in itertools.groupby(page, key=lambda r: r.scope)}
+        by_scope: dict[str, list[Resource]] = {}
+        for resource in page:
+            by_scope.setdefault(resource.scope, []).append(resource)
         for scope in scopes:
             here = [self.shown(r) for r in by_scope.get(scope, ())]
             items[scope] = {field: here} if here else {"warning": warning("NO_RESULTS_ON_PAGE", scope)}
@@ -92,12 +98,18 @@ class Lists:
             raise invalid("maxResults", f"'{size}' must be between 0 and 500")
         size = min(size or 500, self.account.settings.page)
         matches = compiled(wanted)
-        after = _read_token(call.query.get("pageToken", ""), wanted)
-        rest = (r for r in found if r.key > after and matches(r.body))
+        order = call.query.get("orderBy", "")
+        if order not in ("", "name", NEWEST_FIRST):
+            raise invalid("orderBy", f"'{order}' is neither name nor {NEWEST_FIRST}")
+        # what was deleted meanwhile may be the last of the page before: places are compared, not looked for
+        place = _by_age if order == NEWEST_FIRST else _by_name
+        ordered = sorted(found, key=place) if order == NEWEST_FIRST else found
+        after = _read_token(call.query.get("pageToken", ""), wanted, order)
+        rest = (r for r in ordered if (not after or place(r) > after) and matches(r.body))
         page = list(itertools.islice(rest, size + 1))
         if len(page) <= size:
             return page, ""
-        return page[:size], _token(page[size - 1].key, wanted)
+        return page[:size], _token(place(page[size - 1]), wanted, order)
 
     # --- places and catalogues
 
@@ -197,17 +209,26 @@ def _kind(call: Call) -> str:
     return answer[0].lower() + answer[1:]
 
 
-def _token(key: tuple[str, str, str], wanted: str) -> str:
-    return base64.urlsafe_b64encode("\n".join([*key, wanted]).encode()).decode()
+def _by_name(resource: Resource) -> Place:
+    return resource.key
 
 
-def _read_token(token: str, wanted: str) -> tuple[str, str, str]:
+def _by_age(resource: Resource) -> Place:
+    return (-resource.number,)
+
+
+def _token(place: Place, wanted: str, order: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([place, wanted, order]).encode()).decode()
+
+
+def _read_token(token: str, wanted: str, order: str) -> Place:
+    """The place after which this page begins; empty for the first page."""
     if not token:
-        return "", "", ""
+        return ()
     try:
-        plural, scope, name, before = base64.urlsafe_b64decode(token).decode().split("\n", 3)
+        place, *asked = json.loads(base64.urlsafe_b64decode(token))
     except ValueError:
-        raise invalid("pageToken", "'…' is no token of this list") from None
-    if before != wanted:
-        raise invalid("pageToken", "the filter changed between pages")
-    return plural, scope, name
+        raise invalid("pageToken", "it is no token of this list") from None
+    if asked != [wanted, order]:
+        raise invalid("pageToken", "the filter or the order changed between pages")
+    return tuple(place)

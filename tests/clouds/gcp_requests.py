@@ -18,6 +18,8 @@ from .gcp_answers import Refusal, bad_fields, invalid
 from .gcp_schema import Description, Method, Violation
 
 PREFIX = "/compute/v1/"
+IMPORT_S = 90.0
+"""On a loaded computer the client library takes half a minute to import."""
 _GLOBAL_PARAMETERS = ("$alt", "$prettyPrint")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -80,7 +82,7 @@ class MessageTypes:
 
     def refuse(self, schema: str, text: str) -> str:
         """Why the client's type of that name would not read `text`; empty when it does."""
-        if not self._ready.wait(60) or self._types is None:
+        if not self._ready.wait(IMPORT_S) or self._types is None:
             raise RuntimeError("google-cloud-compute is not installed: requests cannot be judged by its types")
         try:
             getattr(self._types, schema).from_json(text)

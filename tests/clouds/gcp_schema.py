@@ -62,7 +62,7 @@ METHODS: dict[str, str] = {
     "reservations": "get list insert delete aggregatedList",
     "futureReservations": "get list insert delete aggregatedList",
     "resourcePolicies": "get list insert delete aggregatedList",
-    "routers": "get list insert delete aggregatedList",
+    "routers": "get list insert delete patch update aggregatedList",
     "vpnTunnels": f"aggregatedList {LABELLED}",
     "vpnGateways": f"aggregatedList {LABELLED}",
     "targetVpnGateways": f"aggregatedList {LABELLED}",

@@ -74,6 +74,8 @@ class Resource:
     """When lists begin to show it."""
     hidden: bool = False
     """Its insert is still running: the name is taken, and nothing can be read."""
+    number: int = 0
+    """In the order of creation."""
 
     @property
     def name(self) -> str:
@@ -191,7 +193,7 @@ class Account:
         area, _, place = scope.partition("/")
         if place:
             body[area[:-1]] = f"{SITE}projects/{self.settings.project}/{scope}"
-        made = Resource(plural, scope, body, self.now() + self.hide_s(plural, scope, name), hidden)
+        made = Resource(plural, scope, body, self.now() + self.hide_s(plural, scope, name), hidden, next(self._numbers))
         self.resources[made.key] = made
         self._order.pop(plural, None)
         self.usage[made.key] = Usage(plural, scope, name, body["id"], dict(body.get("labels", {})), self.now())

@@ -180,6 +180,20 @@ def test_a_disk_a_snapshot_an_address_and_a_rule_can_be_made_and_deleted(cloud: 
             client.get(request={**common, word: resource.name}, retry=None)
 
 
+def test_an_update_replaces_everything_and_a_patch_only_what_it_names(cloud: GcpCloud) -> None:
+    c, region = types(), "us-central1"
+    cloud.put("routers", f"regions/{region}", name="router", description="x", nats=[{"name": "nat"}])
+    client, waiter = cloud.client("RoutersClient"), cloud.client("RegionOperationsClient")
+    common = {"project": cloud.project, "region": region}
+    seen = []
+    for method in (client.patch_unary, client.update_unary):
+        request = {**common, "router": "router", "router_resource": c.Router(name="router", description="y")}
+        waiter.wait(request={**common, "operation": method(request=request, retry=None).name}, retry=None)
+        router = client.get(request={**common, "router": "router"}, retry=None)
+        seen.append((router.description, [nat.name for nat in router.nats]))
+    assert seen == [("y", ["nat"]), ("y", [])]
+
+
 def test_a_network_that_rules_use_is_not_deleted(cloud: GcpCloud) -> None:
     with pytest.raises(errors().BadRequest) as caught:
         cloud.client("NetworksClient").delete_unary(project=cloud.project, network="default", retry=None)
@@ -220,6 +234,27 @@ def test_quotas_are_shown_by_project_and_region(cloud: GcpCloud) -> None:
     assert {q.metric: (q.usage, q.limit) for q in project.quotas}["GPUS_ALL_REGIONS"] == (1.0, 16.0)
     region = cloud.client("RegionsClient").get(project=cloud.project, region="us-central1")
     assert {q.metric: q.usage for q in region.quotas}["NVIDIA_L4_GPUS"] == 1.0
+
+
+def test_the_newest_come_first_where_that_is_asked_for(cloud: GcpCloud) -> None:
+    for name in ("b", "c", "a"):
+        cloud.put("instances", f"zones/{ZONE}", name=name, status="RUNNING")
+    newest = {"zone": ZONE, "order_by": "creationTimestamp desc"}
+    assert names(cloud, "Instances", **newest) == ["a", "c", "b"]
+    assert names(cloud, "Instances", **newest, max_results=1) == ["a", "c", "b"]
+    with pytest.raises(errors().BadRequest):
+        names(cloud, "Instances", zone=ZONE, order_by="status")
+
+
+@pytest.mark.parametrize("order", ["", "creationTimestamp desc"])
+def test_what_is_deleted_between_two_pages_takes_nothing_else_away(cloud: GcpCloud, order: str) -> None:
+    four(cloud)
+    first = page(cloud, max_results=2, order_by=order)
+    seen = [(scope, i.name) for scope, listed in first.items.items() for i in listed.instances]
+    for scope, name in seen:
+        cloud.remove("instances", scope, name)
+    rest = page(cloud, max_results=2, order_by=order, page_token=first.next_page_token)
+    assert len(seen) + sum(len(listed.instances) for listed in rest.items.values()) == 4
 
 
 def test_operations_of_all_scopes_are_listed(cloud: GcpCloud) -> None:

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from clouds.gcp import GcpCloud
 from clouds.gcp_case import aggregated, cloud, server
 
@@ -9,6 +10,7 @@ __all__ = ["cloud", "server"]
 RESOURCES, REGIONS, CALL_S = 10_000, 20, 0.1
 
 
+@pytest.mark.slow
 def test_ten_thousand_resources_in_twenty_regions_are_all_listed(cloud: GcpCloud) -> None:
     cloud.reset(regions=REGIONS)
     made = cloud.fill(RESOURCES)

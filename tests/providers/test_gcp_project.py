@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +11,8 @@ from pathlib import Path
 import pytest
 from clouds.gcp import GcpCloud
 from gcpcase import IMAGE_FAMILY, NEED, adapter, bought, cloud, later, server
-from gpuops_providers.gcp import provider, settings
+from gpuops_providers.gcp import kinds, prices, provider, settings
+from gpuops_providers.gcp.prices import Shape
 
 from gpuops.errors import CredentialsError, GpuopsError, UsageError
 from gpuops.registry import credential_names
@@ -209,3 +212,24 @@ def test_no_secret_is_needed_beside_the_vendors_own_login() -> None:
     entry = EntryPoint("gcp", "gpuops_providers.gcp:provider", "gpuops.providers")
     assert credential_names("gcp", [entry]) == ()
     assert provider({}, lambda name: None).name == "gcp"
+
+
+# --- what the documentation says
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "how-to" / "gcp.md").read_text()
+
+
+def test_the_guide_names_every_setting_and_everything_that_is_not_looked_at() -> None:
+    rows = "\n".join(line for line in GUIDE.splitlines() if line.startswith("| `"))
+    known = {f.name for f in dataclasses.fields(settings.Settings)} | {"regions", "region"}
+    assert known == set(re.findall(r"`([a-z_]+)`", "\n".join(row.split("|")[1] for row in rows.splitlines())))
+    for words in kinds.NOT_COVERED:
+        assert words in " ".join(GUIDE.split()), words
+
+
+def test_the_price_table_in_the_guide_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(next(text for text in re.findall(r"```toml\n(.*?)```", GUIDE, re.S) if "observed" in text))
+    shape = Shape("n1-standard-8", 8, 30, "nvidia-tesla-t4", 1, included=False)
+    assert prices.read(path).machine(shape, "us-central1", "standard") is None, "the machine has no row"
+    assert prices.read(path).disk("pd-balanced", "us-central1")
