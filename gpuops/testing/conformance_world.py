@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +14,9 @@ from gpuops.values import Billable, Created, Inventory, Need, Observation, Order
 
 ANSWER_S = 30.0
 """How long a single call may take."""
+
+BUSY_S = 3.0
+"""What a busy computer may add to the time that was given; less than the five seconds that httpx waits by itself."""
 
 STEPS = 60
 """A wait for the cloud looks this many times."""
@@ -166,6 +171,31 @@ def by_nonce(world: ConformanceWorld, nonce: str) -> list[Billable]:
 def pass_lag(world: ConformanceWorld) -> None:
     """Let the guaranteed listing lag pass."""
     world.advance(world.provider.traits.listing_lag_s or 0.0)
+
+
+def ordered(world: ConformanceWorld, ends_in_s: float = 3600.0) -> Order:
+    """A fresh order with its free objects made, as the engine makes them before it buys."""
+    order = world.order(ends_in_s)
+    world.provider.prepare(order, world.now() + ANSWER_S)
+    return order
+
+
+def unknown(world: ConformanceWorld, order: Order, answer_s: float = ANSWER_S) -> None:
+    """Buy where nobody can know what came of it, and insist that the adapter raises."""
+    try:
+        answer = world.provider.provision(order, world.now() + answer_s)
+    except GpuopsError:
+        return
+    pytest.fail(f"nobody can know what came of this create call, and the adapter says {answer}")
+
+
+@contextmanager
+def in_time(seconds: float) -> Iterator[None]:
+    """Insist that what happens inside is over after `seconds` of real time, with room for a busy computer."""
+    begun = time.monotonic()
+    yield
+    took_s = time.monotonic() - begun
+    assert took_s < seconds + BUSY_S, f"it took {took_s:.1f} s, and {seconds:g} s were given"
 
 
 def created(world: ConformanceWorld, order: Order) -> Ref:
