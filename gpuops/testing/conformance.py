@@ -34,6 +34,7 @@ from gpuops.testing.conformance_world import (
     ordered,
     pass_lag,
     seen,
+    the_one,
     unknown,
     wait_for,
 )
@@ -79,7 +80,7 @@ class ProviderConformance(OptionalConformance, WireConformance):
         order = ordered(world)
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.ref == ref
         assert item.mark == order.mark
         assert not item.damaged
@@ -89,7 +90,7 @@ class ProviderConformance(OptionalConformance, WireConformance):
         ordered_at = world.now()
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.bills
         assert item.rate == order.offer.rate
         assert seen(world, ref).bills
@@ -225,7 +226,7 @@ class ProviderConformance(OptionalConformance, WireConformance):
         order = ordered(world)
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         look, inventory = seen(world, ref), listed(world)
         for at in (item.since, look.created_at, look.provider_time, inventory.provider_time):
             assert at is None or abs(at - world.now()) < 3600, "seconds since 1970"
@@ -254,7 +255,7 @@ class ProviderConformance(OptionalConformance, WireConformance):
         order = ordered(world)
         ref = created(world, order)
         offered(world, lambda: world.damage_mark(ref))
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.damaged
         assert item.bills
 
@@ -266,7 +267,14 @@ class ProviderConformance(OptionalConformance, WireConformance):
         assert observation.state == "unknown"
         assert observation.bills
         pass_lag(world)
-        assert all(item.bills for item in by_nonce(world, order.mark.nonce)) and by_nonce(world, order.mark.nonce)
+        assert the_one(world, order.mark.nonce).bills
+
+    def test_what_is_ending_has_not_ended(self, world: ConformanceWorld) -> None:
+        order = ordered(world)
+        ref = created(world, order)
+        offered(world, lambda: world.ending(ref))
+        assert seen(world, ref).state not in ("terminal", "absent", "refused")
+        assert not gone(world, ref, order.mark.nonce)
 
     def test_what_never_existed_is_absent(self, world: ConformanceWorld) -> None:
         ref = created(world, ordered(world))

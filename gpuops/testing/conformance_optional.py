@@ -12,7 +12,6 @@ from gpuops.provider import AdmitsCaller, AttachesVolumes, MovesEnd, MovesMark, 
 from gpuops.testing.conformance_world import (
     ANSWER_S,
     ConformanceWorld,
-    by_nonce,
     created,
     gone,
     listed,
@@ -20,6 +19,7 @@ from gpuops.testing.conformance_world import (
     ordered,
     pass_lag,
     seen,
+    the_one,
     wait_for,
 )
 from gpuops.values import Scope, VolumeUse
@@ -115,6 +115,6 @@ class OptionalConformance:
         wanted = float(int(order.mark.limit_at) + 3600)
         assert provider.set_mark(ref, wanted, world.now() + ANSWER_S) == wanted
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.mark == dataclasses.replace(order.mark, limit_at=wanted)
         assert not item.damaged

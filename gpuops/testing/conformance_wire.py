@@ -93,6 +93,12 @@ class WireConformance:
             wire.provider.terminate(ref, wire.now() + ANSWER_S)
         assert blind(wire)
 
+    def test_a_look_that_fails_is_not_absent(self, wire: ConformanceWorld) -> None:
+        ref = created(wire, ordered(wire))
+        offered(wire, wire.fail_looks)
+        with pytest.raises(GpuopsError):
+            seen(wire, ref)
+
     def test_a_listing_that_breaks_off_is_not_complete(self, wire: ConformanceWorld) -> None:
         made = {created(wire, ordered(wire)) for _ in range(3)}
         pass_lag(wire)

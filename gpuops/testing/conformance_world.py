@@ -86,6 +86,10 @@ class ConformanceWorld:
         """The cloud uses a word for the state of `ref` that the adapter has never seen."""
         raise NotOfferedError
 
+    def ending(self, ref: Ref) -> None:
+        """The cloud has begun to end `ref`, says so, and does not come to an end."""
+        raise NotOfferedError
+
     def damage_mark(self, ref: Ref) -> None:
         """The check characters in the mark of `ref` fit no more; its nonce can still be read."""
         raise NotOfferedError
@@ -99,7 +103,7 @@ class ConformanceWorld:
         raise NotOfferedError
 
     def foreign(self, kind: str = "rental") -> Ref:
-        """A billable of this kind that somebody else made."""
+        """A billable of this kind that somebody else made, in one of `other_regions` where there are any."""
         raise NotOfferedError
 
     def volume(self) -> VolumeUse:
@@ -136,6 +140,10 @@ class ConformanceWorld:
         """The credentials are good no more, and looks at single resources are answered by "not found"."""
         raise NotOfferedError
 
+    def fail_looks(self) -> None:
+        """Looks at single resources are answered by a server error; all other calls work."""
+        raise NotOfferedError
+
     def break_pages(self) -> None:
         """Listings have several pages, and no page after the first can be read."""
         raise NotOfferedError
@@ -166,6 +174,13 @@ def by_nonce(world: ConformanceWorld, nonce: str) -> list[Billable]:
     inventory = listed(world, Scope(("rental",)))
     assert not inventory.gaps
     return [item for item in inventory.items if item.nonce == nonce]
+
+
+def the_one(world: ConformanceWorld, nonce: str) -> Billable:
+    """The rental that carries the nonce, where there must be exactly one."""
+    found = by_nonce(world, nonce)
+    assert len(found) == 1, f"the listing shows {len(found)} rentals with the nonce {nonce}, one was made: {found}"
+    return found[0]
 
 
 def pass_lag(world: ConformanceWorld) -> None:

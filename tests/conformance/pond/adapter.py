@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from urllib.parse import quote as quoted
 
 import httpx
@@ -123,6 +124,20 @@ class PondProvider:
                 except ProviderError as error:
                     gaps.append(Gap(region, kind, error.message))
         return Inventory(account, scope, tuple(items), tuple(gaps), at)
+
+    def set_mark(self, ref: Ref, limit_at: Time, until: Time) -> Time:
+        """Give it the name with another limit, and read that back by a call of its own."""
+        row, _ = self._wire.call("GET", _path(ref), until)
+        with understood(str(ref)):
+            mark = words.mark(row)
+        if mark is None:
+            raise ProviderError(f"{ref} carries no mark")
+        self._wire.call("PUT", _path(ref), until, json={"name": mark_name(replace(mark, limit_at=limit_at))})
+        row, _ = self._wire.call("GET", _path(ref), until)
+        with understood(str(ref)):
+            if moved := words.mark(row):
+                return moved.limit_at
+        raise ProviderError(f"the mark of {ref} cannot be read back")
 
     def _account(self, until: Time) -> str:
         row, _ = self._wire.call("GET", "account", until)

@@ -50,10 +50,19 @@ def fits(offer: Offer, need: Need) -> bool:
     )
 
 
-def labels(mark: Mark) -> dict[str, str]:
+def labels(given: Mark) -> dict[str, str]:
     """What the name has no room for."""
-    given = {"run": mark.run, "nonce": mark.nonce, "owner": mark.owner, "host-key": mark.host_key}
-    return {f"gpuops-{word}": value for word, value in given.items()}
+    carried = {"run": given.run, "nonce": given.nonce, "owner": given.owner, "host-key": given.host_key}
+    return {f"gpuops-{word}": value for word, value in carried.items()}
+
+
+def mark(row: Any) -> Mark | None:
+    """The mark, as far as it is whole. The name ranks before the labels: check characters protect its limit."""
+    parsed, known = parse_name(row["name"]), row["labels"]
+    if parsed is None or parsed.limit_at is None:
+        return None
+    run, owner, host_key = (str(known.get(f"gpuops-{word}", "")) for word in ("run", "owner", "host-key"))
+    return Mark(run, parsed.nonce, owner, parsed.limit_at, host_key)
 
 
 def observation(ref: Ref, row: Any, at: Time) -> Observation:
@@ -73,21 +82,16 @@ def observation(ref: Ref, row: Any, at: Time) -> Observation:
 
 
 def billable(kind: str, row: Any, account: str) -> Billable:
-    """One row of a list. The name ranks before the labels: check characters protect its limit."""
-    bills, parsed, known = _bills(kind, row), parse_name(row["name"]), row["labels"]
-    nonce = parsed.nonce if parsed else known.get("gpuops-nonce", "")
-    mark = None
-    if parsed and parsed.limit_at is not None:
-        run, owner, host_key = (known.get(f"gpuops-{word}", "") for word in ("run", "owner", "host-key"))
-        mark = Mark(run, nonce, owner, parsed.limit_at, host_key)
+    """One row of a list, whosever it is. Whoever renames a machine leaves the nonce in its labels."""
+    bills, parsed = _bills(kind, row), parse_name(row["name"])
     return Billable(
         reference(kind, row, account),
         row["name"],
-        mark,
+        mark(row),
         bills,
         created_at(row),
         rate(row).times(1 if bills else 0),
-        nonce=nonce,
+        nonce=parsed.nonce if parsed else row["labels"].get("gpuops-nonce", ""),
         damaged=parsed is not None and parsed.state == "damaged",
     )
 
