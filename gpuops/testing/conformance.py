@@ -14,13 +14,13 @@ real account (`real_account`) may leave them out, and the tests that need them a
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
 import re
 
 import pytest
 
 from gpuops.errors import CredentialsError, GpuopsError
-from gpuops.provider import AdmitsCaller, AttachesVolumes, MovesEnd, MovesMark, TellsCharges, TellsHostKey
+from gpuops.provider import MovesEnd, TellsHostKey
+from gpuops.testing.conformance_optional import OptionalConformance
 from gpuops.testing.conformance_wire import WireConformance
 from gpuops.testing.conformance_world import (
     ANSWER_S,
@@ -31,16 +31,19 @@ from gpuops.testing.conformance_world import (
     gone,
     listed,
     offered,
+    ordered,
     pass_lag,
     seen,
+    the_one,
+    unknown,
     wait_for,
 )
-from gpuops.values import Created, Ref, Refused, Scope, VolumeUse
+from gpuops.values import Created, Ref, Refused, Scope
 
 __all__ = ["ConformanceWorld", "NotOfferedError", "ProviderConformance"]
 
 
-class ProviderConformance(WireConformance):
+class ProviderConformance(OptionalConformance, WireConformance):
     """Subclass it, override `world`."""
 
     @pytest.fixture
@@ -74,42 +77,41 @@ class ProviderConformance(WireConformance):
         assert [i.ref for i in listed(world).items] == [i.ref for i in before]
 
     def test_the_mark_is_part_of_the_create_call(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.ref == ref
         assert item.mark == order.mark
         assert not item.damaged
 
     def test_a_rental_bills_from_its_creation(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ordered_at = world.now()
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.bills
         assert item.rate == order.offer.rate
         assert seen(world, ref).bills
         assert abs((item.since or 0) - ordered_at) < ANSWER_S
 
     def test_a_rental_comes_to_run_at_an_endpoint(self, world: ConformanceWorld) -> None:
-        ref = created(world, world.order())
+        ref = created(world, ordered(world))
         wait_for(world, lambda: seen(world, ref).state == "running", "running")
         assert seen(world, ref).endpoint is not None
 
     @pytest.mark.parametrize("fault", ["lose_answer", "error_after_create"])
     def test_an_answer_that_never_came_is_unknown_and_found_by_nonce(self, world: ConformanceWorld, fault: str) -> None:
+        order = ordered(world)
         offered(world, getattr(world, fault))
-        order = world.order()
-        with pytest.raises(GpuopsError):
-            world.provider.provision(order, world.now() + ANSWER_S)
+        unknown(world, order)
         pass_lag(world)
         assert len(by_nonce(world, order.mark.nonce)) == 1
 
     def test_refused_means_that_nothing_was_done(self, world: ConformanceWorld) -> None:
+        order = ordered(world)
         offered(world, world.refuse_capacity)
-        order = world.order()
         answer = world.provider.provision(order, world.now() + ANSWER_S)
         late = answer.ref if isinstance(answer, Created) else None  # creating is a long operation there: a look tells
         wait_for(world, lambda: late is None or seen(world, late).state == "refused", "a late refusal")
@@ -118,13 +120,13 @@ class ProviderConformance(WireConformance):
         assert by_nonce(world, order.mark.nonce) == []
 
     def test_an_offer_that_does_not_exist_creates_nothing(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         order = dataclasses.replace(order, offer=dataclasses.replace(order.offer, id="no-such-offer"))
         assert isinstance(world.provider.provision(order, world.now() + ANSWER_S), Refused)
         assert by_nonce(world, order.mark.nonce) == []
 
     def test_a_create_call_that_comes_too_late_is_not_sent(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         try:
             answer = world.provider.provision(order, world.now() - 1)
         except GpuopsError:
@@ -137,8 +139,8 @@ class ProviderConformance(WireConformance):
     def test_a_refusal_that_comes_late_shows_with_its_reason_and_nothing_bills(self, world: ConformanceWorld) -> None:
         if not world.refuses_late:
             pytest.skip("this cloud refuses at once")
+        order = ordered(world)
         offered(world, world.refuse_late)
-        order = world.order()
         answer = world.provider.provision(order, world.now() + ANSWER_S)
         if isinstance(answer, Created):
             ref = answer.ref
@@ -151,7 +153,7 @@ class ProviderConformance(WireConformance):
     def test_a_repeated_create_call_with_its_token_makes_nothing_more(self, world: ConformanceWorld) -> None:
         if not world.provider.traits.idempotency_token:
             pytest.skip("this provider knows no token")
-        order = world.order()
+        order = ordered(world)
         first = created(world, order)
         assert created(world, order) == first
         pass_lag(world)
@@ -176,14 +178,14 @@ class ProviderConformance(WireConformance):
 
     def test_a_rental_that_is_listed_late_is_found_later(self, world: ConformanceWorld) -> None:
         offered(world, lambda: world.hide_new(world.settle_s / 4))
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         assert by_nonce(world, order.mark.nonce) == []
         assert seen(world, ref).bills
         wait_for(world, lambda: len(by_nonce(world, order.mark.nonce)) == 1, "visibility")
 
     def test_a_listing_covers_what_was_asked_for(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         pass_lag(world)
         inside = listed(world, Scope(("rental",), (order.offer.region,)))
@@ -202,7 +204,7 @@ class ProviderConformance(WireConformance):
         assert inventory.gaps
 
     def test_what_cannot_be_read_is_a_gap_and_only_there(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         offered(world, lambda: world.gap(order.offer.region))
         half = listed(world)
         assert order.offer.region in {gap.region for gap in half.gaps}
@@ -222,10 +224,10 @@ class ProviderConformance(WireConformance):
             assert items[0].mark is None and not items[0].nonce
 
     def test_money_and_time_come_in_the_contracts_units(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         look, inventory = seen(world, ref), listed(world)
         for at in (item.since, look.created_at, look.provider_time, inventory.provider_time):
             assert at is None or abs(at - world.now()) < 3600, "seconds since 1970"
@@ -233,7 +235,7 @@ class ProviderConformance(WireConformance):
             assert re.fullmatch("[A-Z]{3}", money.currency)
 
     def test_a_rental_with_another_name_bills_on_in_the_listing(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         offered(world, lambda: world.rename(ref))
         (item,) = [item for item in listed(world).items if item.ref == ref]
@@ -241,7 +243,7 @@ class ProviderConformance(WireConformance):
         assert item.nonce in ("", order.mark.nonce)
 
     def test_a_clone_of_the_mark_is_a_second_hit(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         found: list[Ref] = []
         offered(world, lambda: found.append(world.clone(ref)))
@@ -251,35 +253,65 @@ class ProviderConformance(WireConformance):
         assert all(item.since is not None for item in hits), "the engine tells them apart by their age"
 
     def test_a_damaged_mark_is_flagged_and_its_nonce_still_found(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         offered(world, lambda: world.damage_mark(ref))
-        (item,) = by_nonce(world, order.mark.nonce)
+        item = the_one(world, order.mark.nonce)
         assert item.damaged
         assert item.bills
 
     def test_a_word_that_nobody_knows_counts_as_billing(self, world: ConformanceWorld) -> None:
-        ref = created(world, world.order())
+        order = ordered(world)
+        ref = created(world, order)
         offered(world, lambda: world.unknown_word(ref))
         observation = seen(world, ref)
         assert observation.state == "unknown"
         assert observation.bills
+        pass_lag(world)
+        assert the_one(world, order.mark.nonce).bills
+
+    def test_what_is_ending_has_not_ended(self, world: ConformanceWorld) -> None:
+        order = ordered(world)
+        ref = created(world, order)
+        offered(world, lambda: world.ending(ref))
+        assert seen(world, ref).state not in ("terminal", "absent", "refused")
+        assert not gone(world, ref, order.mark.nonce)
 
     def test_what_never_existed_is_absent(self, world: ConformanceWorld) -> None:
-        ref = created(world, world.order())
+        ref = created(world, ordered(world))
         other = dataclasses.replace(ref, id=ref.id[:-1] + ("0" if ref.id[-1] != "0" else "1"))
         assert seen(world, other).state == "absent"
+        # Nobody's answer about this account says anything about another one.
+        with pytest.raises(GpuopsError):
+            seen(world, dataclasses.replace(other, account="another-account"))
+
+    def test_what_is_asked_too_late_is_not_answered(self, world: ConformanceWorld) -> None:
+        ref, late = created(world, ordered(world)), world.now() - 1
+        for call in (
+            lambda: world.provider.inspect(ref, late),
+            lambda: world.provider.list_billable(Scope(), late),
+            lambda: world.provider.quote(world.need, late),
+        ):
+            with pytest.raises(GpuopsError):
+                call()
 
     def test_without_good_credentials_nothing_is_absent_and_nothing_is_empty(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         offered(world, world.break_credentials)
-        for call in (lambda: seen(world, ref), lambda: listed(world), world.provider.account):
+        provider, until = world.provider, world.now() + ANSWER_S
+        for call in (
+            provider.account,
+            lambda: seen(world, ref),
+            lambda: listed(world),
+            lambda: provider.quote(world.need, until),
+            lambda: provider.terminate(ref, until),
+        ):
             with pytest.raises(CredentialsError):
                 call()
 
     def test_terminating_is_only_a_request(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         # Whatever comes back: only inspect and the listing may say that it is gone.
         world.provider.terminate(ref, world.now() + ANSWER_S)
@@ -304,7 +336,7 @@ class ProviderConformance(WireConformance):
         wait_for(world, lambda: gone(world, ref, order.mark.nonce) and not left(), "the end of all of it")
 
     def test_terminating_is_safe_to_repeat(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         for _ in range(3):
             world.provider.terminate(ref, world.now() + ANSWER_S)
@@ -313,7 +345,7 @@ class ProviderConformance(WireConformance):
         assert gone(world, ref, order.mark.nonce)
 
     def test_a_terminate_that_is_ignored_leaves_the_rental_billing(self, world: ConformanceWorld) -> None:
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
         wait_for(world, lambda: seen(world, ref).state == "running", "running")
         offered(world, world.ignore_terminate)
@@ -323,89 +355,3 @@ class ProviderConformance(WireConformance):
         assert by_nonce(world, order.mark.nonce)[0].bills
         world.provider.terminate(ref, world.now() + ANSWER_S)
         wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end")
-
-    @pytest.mark.parametrize("end", ["terminate", "timer"])
-    def test_an_attached_volume_survives_the_rental(self, world: ConformanceWorld, end: str) -> None:
-        provider, traits = world.provider, world.provider.traits
-        if "volume" not in traits.outlives:
-            pytest.skip("this provider attaches no volumes")
-        if end == "timer" and traits.deadline != "observed to fire":
-            pytest.skip("this provider's timer was never observed to fire")
-        uses: list[VolumeUse] = []
-        offered(world, lambda: uses.append(world.volume()))
-        order = dataclasses.replace(world.order(world.settle_s if end == "timer" else 3600.0), volumes=tuple(uses))
-        ref = created(world, order)
-        if isinstance(provider, AttachesVolumes):
-            wait_for(world, lambda: seen(world, ref).state == "running", "running")
-            for _ in range(2):
-                provider.attach(ref, uses[0], world.now() + ANSWER_S)
-        if end == "terminate":
-            provider.terminate(ref, world.now() + ANSWER_S)
-        wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end")
-        (item,) = [i for i in listed(world, Scope(("volume",))).items if i.ref.id == uses[0].id]
-        assert item.bills
-        assert seen(world, item.ref).bills
-
-    def test_a_firewall_lets_in_exactly_who_is_named(self, world: ConformanceWorld) -> None:
-        provider = world.provider
-        if not isinstance(provider, AdmitsCaller):
-            pytest.skip("this provider's rentals have no firewall of their own")
-        here = provider.caller(world.now() + ANSWER_S)
-        assert ipaddress.ip_network(here).num_addresses == 1
-        order = dataclasses.replace(world.order(), allow_from=(here,))
-        provider.prepare(order, world.now() + ANSWER_S)
-        ref = created(world, order)
-        for sources in ((here,), ("198.51.100.0/24", "203.0.113.7/32"), (here,)):
-            assert set(provider.admit(ref, sources, world.now() + ANSWER_S)) == set(sources)
-
-    def test_the_host_key_can_be_read_where_that_is_the_route(self, world: ConformanceWorld) -> None:
-        provider = world.provider
-        if not isinstance(provider, TellsHostKey):
-            pytest.skip("this provider tells no host key")
-        ref = created(world, world.order())
-        wait_for(world, lambda: provider.host_key(ref, world.now() + ANSWER_S) is not None, "the host key")
-        key = provider.host_key(ref, world.now() + ANSWER_S)
-        assert key is not None and re.fullmatch(r"SHA256:[A-Za-z0-9+/]{43}", key)
-
-    def test_what_it_has_charged_names_the_nonce(self, world: ConformanceWorld) -> None:
-        provider = world.provider
-        if not isinstance(provider, TellsCharges):
-            pytest.skip("this provider tells no charges")
-        order, start = world.order(), world.now()
-        ref = created(world, order)
-        world.provider.terminate(ref, world.now() + ANSWER_S)
-        wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end")
-        lines = provider.charges(start - 1, world.now() + 1, world.now() + ANSWER_S)
-        (line,) = [line for line in lines if line.nonce == order.mark.nonce]
-        assert line.amount.amount > 0
-        assert line.end is not None
-
-    def test_a_moved_end_is_read_back_and_observed(self, world: ConformanceWorld) -> None:
-        provider = world.provider
-        if not isinstance(provider, MovesEnd):
-            pytest.skip("this provider has no timer that moves")
-        ref = created(world, world.order())
-        wait_for(world, lambda: seen(world, ref).state == "running", "running")
-        wanted = float(int(world.now()) + 7200)
-        assert provider.set_end(ref, wanted, world.now() + ANSWER_S) == wanted
-        assert seen(world, ref).ends_at == wanted
-
-    def test_a_timer_that_is_graded_so_is_observed_to_fire(self, world: ConformanceWorld) -> None:
-        if world.provider.traits.deadline != "observed to fire":
-            pytest.skip("this provider's timer was never observed to fire")
-        order = world.order(ends_in_s=world.settle_s / 4)
-        ref = created(world, order)
-        wait_for(world, lambda: gone(world, ref, order.mark.nonce), "the end by the timer")
-
-    def test_a_moved_limit_is_read_back_and_listed(self, world: ConformanceWorld) -> None:
-        provider = world.provider
-        if not isinstance(provider, MovesMark):
-            pytest.skip("this provider's marks do not move")
-        order = world.order()
-        ref = created(world, order)
-        wanted = float(int(order.mark.limit_at) + 3600)
-        assert provider.set_mark(ref, wanted, world.now() + ANSWER_S) == wanted
-        pass_lag(world)
-        (item,) = by_nonce(world, order.mark.nonce)
-        assert item.mark == dataclasses.replace(order.mark, limit_at=wanted)
-        assert not item.damaged

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,6 +14,9 @@ from gpuops.values import Billable, Created, Inventory, Need, Observation, Order
 
 ANSWER_S = 30.0
 """How long a single call may take."""
+
+BUSY_S = 3.0
+"""What a busy computer may add to the time that was given; less than the five seconds that httpx waits by itself."""
 
 STEPS = 60
 """A wait for the cloud looks this many times."""
@@ -81,6 +86,10 @@ class ConformanceWorld:
         """The cloud uses a word for the state of `ref` that the adapter has never seen."""
         raise NotOfferedError
 
+    def ending(self, ref: Ref) -> None:
+        """The cloud has begun to end `ref`, says so, and does not come to an end."""
+        raise NotOfferedError
+
     def damage_mark(self, ref: Ref) -> None:
         """The check characters in the mark of `ref` fit no more; its nonce can still be read."""
         raise NotOfferedError
@@ -94,7 +103,7 @@ class ConformanceWorld:
         raise NotOfferedError
 
     def foreign(self, kind: str = "rental") -> Ref:
-        """A billable of this kind that somebody else made."""
+        """A billable of this kind that somebody else made, in one of `other_regions` where there are any."""
         raise NotOfferedError
 
     def volume(self) -> VolumeUse:
@@ -131,6 +140,10 @@ class ConformanceWorld:
         """The credentials are good no more, and looks at single resources are answered by "not found"."""
         raise NotOfferedError
 
+    def fail_looks(self) -> None:
+        """Looks at single resources are answered by a server error; all other calls work."""
+        raise NotOfferedError
+
     def break_pages(self) -> None:
         """Listings have several pages, and no page after the first can be read."""
         raise NotOfferedError
@@ -163,9 +176,41 @@ def by_nonce(world: ConformanceWorld, nonce: str) -> list[Billable]:
     return [item for item in inventory.items if item.nonce == nonce]
 
 
+def the_one(world: ConformanceWorld, nonce: str) -> Billable:
+    """The rental that carries the nonce, where there must be exactly one."""
+    found = by_nonce(world, nonce)
+    assert len(found) == 1, f"the listing shows {len(found)} rentals with the nonce {nonce}, one was made: {found}"
+    return found[0]
+
+
 def pass_lag(world: ConformanceWorld) -> None:
     """Let the guaranteed listing lag pass."""
     world.advance(world.provider.traits.listing_lag_s or 0.0)
+
+
+def ordered(world: ConformanceWorld, ends_in_s: float = 3600.0) -> Order:
+    """A fresh order with its free objects made, as the engine makes them before it buys."""
+    order = world.order(ends_in_s)
+    world.provider.prepare(order, world.now() + ANSWER_S)
+    return order
+
+
+def unknown(world: ConformanceWorld, order: Order, answer_s: float = ANSWER_S) -> None:
+    """Buy where nobody can know what came of it, and insist that the adapter raises."""
+    try:
+        answer = world.provider.provision(order, world.now() + answer_s)
+    except GpuopsError:
+        return
+    pytest.fail(f"nobody can know what came of this create call, and the adapter says {answer}")
+
+
+@contextmanager
+def in_time(seconds: float) -> Iterator[None]:
+    """Insist that what happens inside is over after `seconds` of real time, with room for a busy computer."""
+    begun = time.monotonic()
+    yield
+    took_s = time.monotonic() - begun
+    assert took_s < seconds + BUSY_S, f"it took {took_s:.1f} s, and {seconds:g} s were given"
 
 
 def created(world: ConformanceWorld, order: Order) -> Ref:

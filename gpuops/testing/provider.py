@@ -133,6 +133,8 @@ class SimulatedProvider:
     def inspect(self, ref: Ref, until: Time) -> Observation:
         """A fresh look by id."""
         self._check()
+        if ref.account != ACCOUNT:
+            raise ProviderError(f"{ref} lies on account {ref.account}: this one's answer proves nothing")
         return self._line.call("inspect", until, lambda now: self._cloud.look(ref, now))
 
     def terminate(self, ref: Ref, until: Time) -> None:

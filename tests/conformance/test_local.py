@@ -55,6 +55,9 @@ class LocalWorld(ConformanceWorld):
     def unknown_word(self, ref: Ref) -> None:
         self.local.faults(lying_status="hibernating")
 
+    def ending(self, ref: Ref) -> None:
+        self.local.faults(lying_status="shutting-down")
+
     def damage_mark(self, ref: Ref) -> None:
         # The third part of the name is the limit: another one does not fit the check characters.
         def damaged(rental: Rental) -> Rental:

@@ -76,6 +76,11 @@ class SimulatedWorld(ConformanceWorld):
         assert machine is not None
         machine.word = "quiescing"
 
+    def ending(self, ref: Ref) -> None:
+        machine = self.cloud.find(ref)
+        assert machine is not None
+        machine.word = "ending"
+
     def damage_mark(self, ref: Ref) -> None:
         machine = self.cloud.find(ref)
         assert machine is not None
