@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = sorted(p for p in (*(ROOT / "script").iterdir(), ROOT / ".ci/run") if p.is_file())
 SHELL_SCRIPTS = [p for p in SCRIPTS if p.suffix == ".sh" or b"bash" in p.read_bytes().split(b"\n", 1)[0]]
-LOCKS = [ROOT / "requirements/run.txt", ROOT / "requirements/test.txt"]
+LOCKS = [ROOT / f"requirements/{name}.txt" for name in ("run", "clouds", "test")]
 
 BASIC_TOOLS = "bash cat chmod cp cut dirname env flock grep ls mkdir mktemp mv rm sed sleep tail tee".split()
 NEEDED_TOOLS = "ssh rsync sshd tmux bwrap ps findmnt setsid df".split()
@@ -304,8 +304,9 @@ def test_every_locked_package_has_hashes(lock: Path) -> None:
 
 
 def test_the_test_lock_contains_the_run_lock() -> None:
-    run, test = map(pinned, LOCKS)
-    assert {name: test.get(name) for name in run} == run
+    run, clouds, test = map(pinned, LOCKS)
+    assert {name: clouds.get(name) for name in run} == run
+    assert {name: test.get(name) for name in clouds} == clouds
 
 
 def test_the_locks_satisfy_pyproject() -> None:
@@ -313,7 +314,8 @@ def test_the_locks_satisfy_pyproject() -> None:
     extras = project["project"]["optional-dependencies"]
     build = [*project["build-system"]["requires"], *project["dependency-groups"]["build"]]
     run_needs = [*project["project"]["dependencies"], *extras["demo"], *build]
-    for lock, needs in ((LOCKS[0], run_needs), (LOCKS[1], [*run_needs, *extras["test"]])):
+    cloud_needs = [*run_needs, *extras["aws"], *extras["gcp"]]
+    for lock, needs in zip(LOCKS, (run_needs, cloud_needs, [*cloud_needs, *extras["test"]]), strict=True):
         versions = pinned(lock)
         for requirement in map(Requirement, needs):
             locked = versions.get(requirement.name.lower(), set())
