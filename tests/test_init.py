@@ -115,7 +115,7 @@ def test_a_file_that_is_there_is_written_over_only_when_told(tmp_path: Path) -> 
         (["--checkpoints", "."], "folder of their own"),
         (["--checkpoints", ".."], "folder of their own"),
         (["--checkpoints", "~/out"], "write the folder of checkpoints out"),
-        (["--checkpoints", "out", "--provider", "nowhere"], "there is no provider 'nowhere'; known: local"),
+        (["--checkpoints", "out", "--provider", "nowhere"], "there is no provider 'nowhere'; known: aws, gcp, local"),
         (["--checkpoints", "out", "--cap", "much"], "is not an amount of money"),
         (["--checkpoints", "out", "--cap", "0"], "must be more than 0"),
         (["--checkpoints", "out", "--deadline", "soon"], "is not a duration"),
@@ -204,8 +204,9 @@ def test_a_shell_line_cannot_be_told_where_to_write_so_the_scripts_own_folder_co
 
 def test_on_a_terminal_it_asks_and_an_empty_answer_takes_what_was_found(tmp_path: Path) -> None:
     where = folder(tmp_path)
-    screen = type_into(["init", str(where)], ["", "weights", "1.5"])
+    screen = type_into(["init", str(where)], ["", "", "weights", "1.5"])
     spec = load(where / "gpuops.yaml")
+    assert "Which provider rents the machine (aws, gcp, local)" in screen
     assert "Which command trains?" in screen and "Where does it write checkpoints?" in screen
     assert spec.train.argv == ("python3", "train.py", "--output_dir", "/workspace/code/weights")
     assert str(spec.cap) == "1.5 USD"

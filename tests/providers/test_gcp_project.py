@@ -203,7 +203,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_install() -> None:
         "try: gcp.provider({}, lambda name: None)",
         "except Exception as error: print(type(error).__name__, error.next_command)",
     )
-    assert said == "UsageError pip install 'gpuops-cli[gcp]'"
+    assert said == "UsageError pip install google-cloud-compute"
 
 
 def test_no_secret_is_needed_beside_the_vendors_own_login() -> None:

@@ -20,7 +20,7 @@ def _library() -> Finding:
     try:
         return Finding("boto3", "ok", f"{importlib.metadata.version('boto3')}: speaks to AWS")
     except importlib.metadata.PackageNotFoundError:
-        return Finding("boto3", "missing", "not installed: speaks to AWS", "pip install 'gpuops-cli[aws]'")
+        return Finding("boto3", "missing", "not installed: speaks to AWS", "pip install boto3")
 
 
 def _credentials(account: Callable[[], str]) -> Finding:
@@ -28,7 +28,7 @@ def _credentials(account: Callable[[], str]) -> Finding:
         return Finding("AWS credentials", "ok", f"account {account()}")
     except ModuleNotFoundError:
         return Finding(
-            "AWS credentials", "missing", "cannot be asked for without boto3", "pip install 'gpuops-cli[aws]'"
+            "AWS credentials", "missing", "cannot be asked for without boto3", "pip install boto3"
         )
     except GpuopsError as error:
         return Finding("AWS credentials", "missing", error.message, error.next_command)

@@ -33,7 +33,7 @@ def provider(
     if not _installed():
         raise UsageError(
             "the provider 'gcp' needs google-cloud-compute, which is not installed",
-            next_command="pip install 'gpuops-cli[gcp]'",
+            next_command="pip install google-cloud-compute",
         )
     return GcpProvider(Api(settings, now), settings, lambda: secret(BILLING_KEY), now)
 
