@@ -149,6 +149,15 @@ def test_an_image_larger_than_what_was_priced_is_refused(wire: Wire) -> None:
     assert not wire.calls("RunInstances")
 
 
+def test_a_volume_that_is_not_there_is_refused_for_good(wire: Wire) -> None:
+    wire.on("DescribeVolumes", error("InvalidVolume.NotFound"))
+    wire.on("DescribeSecurityGroups", security_groups("sg-0123456789abcdef0", "198.51.100.7/32"))
+    adapter, wish = made(), order(volumes=(VolumeUse("vol-1", "/a"),))
+    adapter.prepare(wish, soon())
+    answer = adapter.provision(wish, soon())
+    assert isinstance(answer, Refused) and "InvalidVolume.NotFound" in answer.reason
+
+
 def test_user_data_that_is_too_long_is_refused(wire: Wire) -> None:
     answer = made().provision(order(startup="x" * 20_000), soon())
     assert isinstance(answer, Refused) and "user-data" in answer.reason
