@@ -275,6 +275,15 @@ def test_too_late_nothing_is_sent(wire: Wire) -> None:
     assert not wire.calls("RunInstances")
 
 
+def test_an_offer_of_another_account_is_not_bought_on_this_one(wire: Wire) -> None:
+    plain = order()
+    answer = made().provision(
+        dataclasses.replace(plain, offer=dataclasses.replace(plain.offer, account="999999999999")), soon()
+    )
+    assert isinstance(answer, Refused) and answer.kind == "account"
+    assert not wire.calls("RunInstances")
+
+
 def test_without_prepare_there_is_no_group_and_nothing_is_sent(wire: Wire) -> None:
     wire.on("DescribeSecurityGroups", security_groups(""))
     answer = made().provision(order(), soon())
