@@ -149,6 +149,15 @@ def test_an_image_larger_than_what_was_priced_is_refused(wire: Wire) -> None:
     assert not wire.calls("RunInstances")
 
 
+def test_a_volume_that_is_not_there_is_refused_for_good(wire: Wire) -> None:
+    wire.on("DescribeVolumes", error("InvalidVolume.NotFound"))
+    wire.on("DescribeSecurityGroups", security_groups("sg-0123456789abcdef0", "198.51.100.7/32"))
+    adapter, wish = made(), order(volumes=(VolumeUse("vol-1", "/a"),))
+    adapter.prepare(wish, soon())
+    answer = adapter.provision(wish, soon())
+    assert isinstance(answer, Refused) and "InvalidVolume.NotFound" in answer.reason
+
+
 def test_user_data_that_is_too_long_is_refused(wire: Wire) -> None:
     answer = made().provision(order(startup="x" * 20_000), soon())
     assert isinstance(answer, Refused) and "user-data" in answer.reason
@@ -263,6 +272,15 @@ def test_a_used_token_whose_instance_has_ended_is_no_new_rental(wire: Wire) -> N
 def test_too_late_nothing_is_sent(wire: Wire) -> None:
     answer = made().provision(order(), soon(-1))
     assert isinstance(answer, Refused)
+    assert not wire.calls("RunInstances")
+
+
+def test_an_offer_of_another_account_is_not_bought_on_this_one(wire: Wire) -> None:
+    plain = order()
+    answer = made().provision(
+        dataclasses.replace(plain, offer=dataclasses.replace(plain.offer, account="999999999999")), soon()
+    )
+    assert isinstance(answer, Refused) and answer.kind == "account"
     assert not wire.calls("RunInstances")
 
 

@@ -170,6 +170,30 @@ def test_a_table_says_how_old_it_is(tmp_path: Path) -> None:
     assert table.price("eu-west-1", "g5.xlarge", time.time()) is None
 
 
+def test_charges_are_told_by_nonce_and_day(wire: Wire) -> None:
+    def group(nonce: str, usd: str) -> dict[str, object]:
+        return {"Keys": [f"gpuops:nonce${nonce}"], "Metrics": {"UnblendedCost": {"Amount": usd, "Unit": "USD"}}}
+
+    day = {
+        "TimePeriod": {"Start": "2026-11-29", "End": "2026-11-30"},
+        "Groups": [group(MARK.nonce, "1.5"), group("", "90")],
+    }
+    wire.on("GetCostAndUsage", whole({"ResultsByTime": [day]}))
+    provider = made(cost_explorer="yes")
+    (line,) = provider.charges(1_795_910_400.0, 1_795_996_800.0, soon())
+    assert (line.nonce, str(line.amount), line.end) == (MARK.nonce, "1.5 USD", 1_795_996_800.0)
+    (asked,) = wire.calls("GetCostAndUsage")
+    assert asked.given["TimePeriod"] == {"Start": "2026-11-29", "End": "2026-12-01"}, (
+        "each request costs, and one is enough"
+    )
+
+
+def test_charges_that_cannot_be_read_are_an_error(wire: Wire) -> None:
+    wire.on("GetCostAndUsage", whole({"ResultsByTime": [{"Groups": [{"Keys": ["gpuops:nonce$a"]}], "TimePeriod": {}}]}))
+    with pytest.raises(ProviderError):
+        made(cost_explorer="yes").charges(0.0, 1.0, soon())
+
+
 # --- user-data -----------------------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,8 @@ class AwsProvider:
         if choice(order.offer.id) is None:
             return Refused(f"{order.offer.id} is no offer of this provider", "invalid")
         try:
+            if self._account() != order.offer.account:
+                return Refused(f"the credentials belong to account {self._account()}, not to the offer's", "account")
             prepared, wanted = self._prepared.get(order.mark.nonce, (None, {}))
             if prepared != order:
                 wanted = self._wanted(order, self._group(order, until), until)
@@ -276,11 +278,8 @@ class AwsProvider:
     def _created(self, order: Order, answer: Answer) -> Created:
         try:
             (instance,) = answer["Instances"]
-            ident, state, began = (
-                str(instance["InstanceId"]),
-                str(instance["State"]["Name"]),
-                instance.get("LaunchTime"),
-            )
+            ident, state = str(instance["InstanceId"]), str(instance["State"]["Name"])
+            began = instance.get("LaunchTime")
         except (KeyError, TypeError, ValueError) as error:
             raise Unreadable(f"the answer to the create call cannot be read: {error!r}") from error
         if state in OVER:

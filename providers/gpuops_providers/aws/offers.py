@@ -159,7 +159,8 @@ def _image(q: Question, region: str, architecture: str) -> tuple[Image | None, s
 
 
 def _disk_gb(need: Need, image: Image | None) -> int:
-    return math.ceil(need.disk_gb) or (image.total_gb if image else 0) or DEFAULT_DISK_GB
+    """What is priced: what was asked for, and never less than the image of manifests that name none needs."""
+    return max(math.ceil(need.disk_gb), image.total_gb if image else 0) or DEFAULT_DISK_GB
 
 
 def _terms(

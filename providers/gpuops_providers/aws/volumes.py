@@ -10,7 +10,7 @@ from gpuops.values import Ref, Time, VolumeUse
 from ..cloudinit import Disk
 from . import tags
 from .api import Api
-from .errors import Unfit
+from .errors import Missing, Unfit
 
 DEVICE_LETTERS = "fghijklmnop"
 """/dev/sdf to /dev/sdp are for volumes (EC2 User Guide, "Device names for volumes")."""
@@ -65,7 +65,10 @@ def zone(api: Api, region: str, volumes: tuple[VolumeUse, ...], until: Time) -> 
     if not volumes:
         return ""
     pages = api.pages("ec2", region, "describe_volumes", until, VolumeIds=[v.id for v in volumes])
-    found = {str(v["VolumeId"]): v for page in pages for v in page["Volumes"]}
+    try:
+        found = {str(v["VolumeId"]): v for page in pages for v in page["Volumes"]}
+    except Missing as error:
+        raise Unfit(error.message) from error
     if missing := [v.id for v in volumes if v.id not in found]:
         raise Unfit(f"no volume {', '.join(missing)} in {region}")
     if busy := [v.id for v in volumes if found[v.id]["State"] != "available"]:
