@@ -26,6 +26,9 @@ _INIT = """
 while :; do /usr/sbin/sshd -D -e -f {system}/etc/sshd_config & wait $!; sleep 0.2; done
 """.replace("{system}", SYSTEM)
 """The host's first process. Like systemd it starts the SSH daemon again when that ends; it is not the host's life."""
+SYSTEM_FOLDERS = ("bin", "sbin")
+LOCAL_FOLDERS = ("local/bin", "local/sbin")
+"""Below /usr; the host may write into the local ones."""
 PATH = local_host.PATH.removeprefix("/opt/gpu/bin:")
 
 
@@ -56,8 +59,10 @@ def lay_out(root: Path, machine: Machine) -> None:
         path = root / "programs" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, text, 0o755)
-    for folder in ("bin", "sbin"):
-        _farm(root / f"usr-{folder}", folder, root / "programs" / folder)
+    for folder in (*SYSTEM_FOLDERS, *LOCAL_FOLDERS):
+        _farm(root / _flat(folder), folder, root / "programs" / folder)
+    for folder in LOCAL_FOLDERS:
+        os.chown(root / _flat(folder), uid, gid)
     _write(settings / "boot.json", json.dumps(_plain(machine.boot)))
     (settings / "go").unlink(missing_ok=True)
     _write(
@@ -94,8 +99,10 @@ def bubblewrap(root: Path, machine: Machine) -> list[str]:
     for name in local_host._BOUND:
         if (root / "root" / "etc" / name).exists():
             argv += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"]
-    argv += ["--ro-bind", "/usr/bin", "/opt/usr-bin", "--ro-bind", "/usr/sbin", "/opt/usr-sbin"]
-    argv += ["--ro-bind", str(root / "usr-bin"), "/usr/bin", "--ro-bind", str(root / "usr-sbin"), "/usr/sbin"]
+    for how, folders in (("--ro-bind", SYSTEM_FOLDERS), ("--bind", LOCAL_FOLDERS)):
+        for folder in folders:
+            argv += ["--ro-bind", f"/usr/{folder}", f"/opt/{_flat(folder)}"]
+            argv += [how, str(root / _flat(folder)), f"/usr/{folder}"]
     binds = [(GUEST, f"{SYSTEM}/bin"), (root / "etc-guest", f"{SYSTEM}/etc"), (root / "disks", f"{SYSTEM}/disks")]
     binds += [(Path(prefix), prefix) for prefix in local_host._prefixes(sys.executable)]
     for source, target in binds:
@@ -128,7 +135,7 @@ def _programs(machine: Machine) -> dict[str, str]:
 
 
 def _farm(farm: Path, folder: str, own: Path) -> None:
-    """A folder that stands in for /usr/bin or /usr/sbin: links to the real programs, and scripts for some."""
+    """A folder that stands in for one below /usr: links to the real programs, and scripts for some."""
     farm.mkdir(exist_ok=True)
     farm.chmod(0o755)
     there = {entry.name for entry in os.scandir(farm)}
@@ -137,7 +144,11 @@ def _farm(farm: Path, folder: str, own: Path) -> None:
         shutil.copy2(path, farm / name)
     for entry in os.scandir(f"/usr/{folder}"):
         if entry.name not in scripts and entry.name not in there and entry.name != "nvidia-smi":
-            (farm / entry.name).symlink_to(f"/opt/usr-{folder}/{entry.name}")
+            (farm / entry.name).symlink_to(f"/opt/{_flat(folder)}/{entry.name}")
+
+
+def _flat(folder: str) -> str:
+    return "usr-" + folder.replace("/", "-")
 
 
 def _plain(boot: FirstBoot) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class HostKeeper:
         self._directory = directory
         self._on_end = on_end
         self._hosts: dict[str, _Host] = {}
-        self._lock = threading.RLock()
+        self._lock, self._disks = threading.RLock(), threading.Lock()
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o755)
         self._mounts = _own_mounts(directory)
@@ -108,6 +108,10 @@ class HostKeeper:
     def attach(self, name: str, disk: Disk) -> None:
         """Let a disk appear in a running host, unmounted. Safe to repeat."""
         host = self._running(name)
+        with self._disks:
+            self._show(host, disk)
+
+    def _show(self, host: _Host, disk: Disk) -> None:
         held = self._directory / "disks" / disk.id
         if not held.is_dir():
             held.mkdir(parents=True)

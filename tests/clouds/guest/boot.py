@@ -77,10 +77,14 @@ def run(command: "list[str]") -> None:
 def write(file: "dict[str, object]") -> None:
     """One file, with its folders."""
     path = pathlib.Path(str(file["path"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab" if file["append"] else "wb") as target:
-        target.write(base64.b64decode(str(file["content"])))
-    path.chmod(int(str(file["mode"])))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab" if file["append"] else "wb") as target:
+            target.write(base64.b64decode(str(file["content"])))
+        path.chmod(int(str(file["mode"])))
+    except OSError as error:
+        # the boot goes on, as cloud-init's does
+        print(f"boot: failed: {error}", flush=True)
 
 
 def login(home: pathlib.Path, keys: "list[str]") -> None:
