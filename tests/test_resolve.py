@@ -11,6 +11,7 @@ from commandcase import Clock, Desk
 from runstory import POLICY, Story
 
 from gpuops.engine import GUARD, advance
+from gpuops.stages.prove_gone import prove_gone
 from gpuops.steps import Do
 from gpuops.testing.cloud import Cloud
 from gpuops.testing.provider import SimulatedProvider
@@ -122,3 +123,21 @@ def test_what_the_listing_shows_is_found_however_late(tmp_path: Path) -> None:
     desk.cloud.plant("ours", story.now, Mark("run-1", NONCE, "ada", story.state.limit))
     advance("run-1", desk.ports, POLICY, GUARD)
     assert life(desk) == "created" and desk.state().purchases["p1"].via == "search"
+
+
+@pytest.mark.parametrize(("refused", "ok"), [(True, True), (False, False)])
+def test_a_late_refusal_is_proved_at_once_and_what_may_only_not_be_listed_yet_is_not(
+    tmp_path: Path, refused: bool, ok: bool
+) -> None:
+    """Creating is a long operation there: its failure says what became of it, a missing line in a list says nothing."""
+    story = Story(listing_lag_s=None).ready_to_buy().intended(nonce=NONCE).created()
+    story.observed("refused" if refused else "absent", bills=()).tell("ended_elsewhere", by="its word")
+    desk = Desk(tmp_path, story.now + 5, story)
+    machine = desk.cloud.plant("ours", story.now, story.state.purchases["p1"].mark)
+    machine.ref, machine.refused = story.state.purchases["p1"].ref, refused  # type: ignore[assignment]
+    if not refused:
+        machine.ended_at = machine.seen_from = story.now
+    step = prove_gone(story.state, desk.clock.now(), POLICY)
+    assert isinstance(step, Do)
+    (proof,) = [event for event in step.effect(desk.ports, story.state, step) if event.kind == "proof"]
+    assert proof.data["ok"] is ok, proof.data

@@ -66,8 +66,10 @@ def _round(ports: Ports, s: RunState, do: Do, visible: Time, policy: Policy) -> 
     inventory = provider.list_billable(Scope((p.ref.kind,), (p.ref.region,)), do.until)
     events = read_listing(ports, s, inventory, policy)
     looked_at = ports.clock.now()
+    # a refusal is the provider's word on the create call itself, not on what a listing may not show yet
+    late = looked_at < visible and seen.state != "refused"
     why = doubt(p, seen, inventory, any(e.kind == "created" for e in events)) or (
-        "" if looked_at >= visible else "it may not be visible yet"
+        "it may not be visible yet" if late else ""
     )
     return (*events, fact("proof", p.id, ok=not why, why=why, at=looked_at, state=seen.state, raw=seen.raw_state))
 

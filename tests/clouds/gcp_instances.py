@@ -144,13 +144,15 @@ class Instances:
             raise Refusal(400, "invalidResourceUsage", why)
         if self.ignored(call):
             return operations.begin(self.account, call, instance, self.account.settings.stop_s, lambda: None)
-        instance.body["status"] = "STOPPING"
-        lives.disarm(instance)
+        failure = self.failure(call)
+        if failure is None:
+            instance.body["status"] = "STOPPING"
+            lives.disarm(instance)
 
         def done() -> None:
             lives.vanish(self.account, self.machines, instance)
 
-        return operations.begin(self.account, call, instance, self.account.settings.stop_s, done, self.failure(call))
+        return operations.begin(self.account, call, instance, self.account.settings.stop_s, done, failure)
 
     def stop(self, call: Call) -> Body:
         return self._halt(call, "STOPPING", "TERMINATED")
@@ -160,7 +162,7 @@ class Instances:
 
     def _halt(self, call: Call, way: str, rest: str) -> Body:
         instance = self._instance(call)
-        if instance.body["status"] == "RUNNING":
+        if instance.body["status"] in lives.ALIVE:
             lives.halt(self.account, self.machines, instance, way, rest)
         return operations.begin(self.account, call, instance, self.account.settings.stop_s, lambda: None)
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from . import gcp_disks as disks
 from .gcp_state import Account, Resource, parse_time, tail
 
+ALIVE = ("PROVISIONING", "STAGING", "RUNNING", "REPAIRING")
 ENDING = ("STOPPING", "SUSPENDING", "DEPROVISIONING")
 
 
@@ -106,7 +107,7 @@ def came_up(account: Account, machines: Machines, instance: Resource, address: s
     """The host has an address and runs. `host_keys`: type word to base64, as its own files have them."""
     with account.lock:
         if not _exists(account, instance) or instance.body["status"] != "STAGING":
-            machines.end(instance.body["selfLink"], wipe=True)
+            machines.end(instance.body["selfLink"], wipe=not _exists(account, instance))
             return
         for interface in instance.body["networkInterfaces"]:
             for access in interface.get("accessConfigs", ()):

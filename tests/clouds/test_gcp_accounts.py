@@ -86,7 +86,7 @@ def test_a_token_of_somebody_elses_key_is_refused(cloud: GcpCloud, tmp_path: Any
 
 
 def test_without_a_lock_anybody_is_answered(cloud: GcpCloud) -> None:
-    """What the sheet's own check of the client does: anonymous credentials."""
+    """As other fakes are used: with anonymous credentials."""
     anonymous = pytest.importorskip("google.auth.credentials").AnonymousCredentials()
     client = types().ZonesClient(credentials=anonymous, client_options={"api_endpoint": cloud.address})
     cloud.settings(anonymous=True)

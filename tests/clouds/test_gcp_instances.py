@@ -214,6 +214,14 @@ def test_a_stopped_instance_is_terminated_not_gone_and_its_disk_bills(cloud: Gcp
     cloud.wait(lambda: get(cloud).status == "RUNNING", "RUNNING")
 
 
+def test_an_instance_can_be_stopped_before_it_runs(cloud: GcpCloud) -> None:
+    cloud.settings(staging_s=60)
+    done(cloud, insert(cloud))
+    change(cloud, "stop")
+    cloud.advance(300)
+    assert get(cloud).status == "TERMINATED"
+
+
 def test_labels_need_the_fingerprint_that_was_read(cloud: GcpCloud) -> None:
     running(cloud)
     request = types().InstancesSetLabelsRequest(labels={"a": "b"}, label_fingerprint="old=")

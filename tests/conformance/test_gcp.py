@@ -51,7 +51,7 @@ class GcpWorld(ConformanceWorld):
         self.cloud.faults(ignore_delete=1)
 
     def gap(self, region: str) -> None:
-        self.cloud.faults(unreachable={"where": f"zones/{region}"})
+        self.cloud.faults(gap={"where": f"zones/{region}"})
 
     def unknown_word(self, ref: Ref) -> None:
         self.cloud.faults(status={"name": ref.id})

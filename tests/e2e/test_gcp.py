@@ -81,3 +81,24 @@ def test_a_whole_life_ends_with_copies_and_without_a_bill(world: World, cloud: G
     assert len(cloud.log("instances.insert")) == 1
     assert not cloud.there() and not cloud.there("disks")
     assert all(line["end"] is not None for line in cloud.usage())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIFE_S + 60)
+def test_a_machine_that_fails_for_lack_of_capacity_ends_in_a_refusal_and_no_bill(world: World, cloud: GcpCloud) -> None:
+    cloud.faults(stockout=1)
+    done = world.run("run", str(manifest(world)), "--yes", timeout=LIFE_S)
+    assert done.returncode == 4, done.stdout
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS" in done.stdout
+    assert not cloud.there() and not cloud.there("disks")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LIFE_S + 60)
+def test_an_answer_that_is_lost_is_found_again_and_no_second_machine_is_made(world: World, cloud: GcpCloud) -> None:
+    cloud.faults(lose_answer={"call": "instances.insert"})
+    done = world.run("run", str(manifest(world)), "--yes", timeout=LIFE_S)
+    assert done.returncode == 0, done.stdout
+    assert len(cloud.log("instances.insert")) == 1
+    assert [path.name for path in world.generations()] == ["step-000003", "step-000006"]
+    assert not cloud.there() and not cloud.there("disks")
