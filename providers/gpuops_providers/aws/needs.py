@@ -27,9 +27,7 @@ def _credentials(account: Callable[[], str]) -> Finding:
     try:
         return Finding("AWS credentials", "ok", f"account {account()}")
     except ModuleNotFoundError:
-        return Finding(
-            "AWS credentials", "missing", "cannot be asked for without boto3", "pip install boto3"
-        )
+        return Finding("AWS credentials", "missing", "cannot be asked for without boto3", "pip install boto3")
     except GpuopsError as error:
         return Finding("AWS credentials", "missing", error.message, error.next_command)
 
