@@ -47,6 +47,8 @@ class Asked:
     action: str
     region: str
     given: Mapping[str, Any]
+    key: str = ""
+    """By whose credentials."""
 
 
 Answer = Reply | Callable[[Asked], Reply]
@@ -270,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, action: str, given: Mapping[str, Any]) -> None:
         signed = self.headers.get("Authorization", "").partition("Credential=")[2].split("/")
-        reply = self.wire.reply(Asked(action, signed[2] if len(signed) > 2 else "", given))
+        reply = self.wire.reply(Asked(action, signed[2] if len(signed) > 2 else "", given, signed[0]))
         if reply.hangs_s:
             time.sleep(reply.hangs_s)
         body = reply.body.encode()

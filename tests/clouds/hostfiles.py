@@ -38,6 +38,10 @@ def lay_out(root: Path, machine: Machine) -> None:
     for path in (root, root / "disks", settings, disk, *(disk / n for n in "etc home root opt srv mnt media".split())):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)
+    for path in disk.iterdir():
+        # those of an earlier start, which bubblewrap does not make twice
+        if path.is_symlink():
+            path.unlink()
     uid, gid = isolation.host_ids()
     etc = disk / "etc"
     logins = list(machine.boot.accounts) or ["root"]

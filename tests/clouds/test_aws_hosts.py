@@ -136,6 +136,23 @@ def test_an_attached_volume_appears_under_its_serial_and_outlives_the_host(
         wait(lambda: ec2.describe_volumes(VolumeIds=[volume])["Volumes"][0]["State"] == "available")
 
 
+def test_a_stopped_instance_keeps_its_disk_and_starts_again(cloud: AwsCloud, ec2: Any, client: Client) -> None:
+    ident, address = rent(cloud, ec2, client, "runcmd:\n  - echo once >> /home/ubuntu/boots\n")
+    wait(lambda: "boot: finished" in cloud.console(ident))
+    ec2.stop_instances(InstanceIds=[ident])
+    assert refused(address)
+    ec2.start_instances(InstanceIds=[ident])
+    again = str(one(ec2, ident)["PublicIpAddress"])
+    wait(lambda: not refused(again))
+    assert client.says("cat boots", again) == "once"
+
+
+def test_a_spot_instance_that_is_taken_back_is_gone_at_once(cloud: AwsCloud, ec2: Any, client: Client) -> None:
+    ident, address = rent(cloud, ec2, client, InstanceMarketOptions={"MarketType": "spot"})
+    cloud.reclaim(ident)
+    assert refused(address)
+
+
 def test_the_console_prints_the_host_keys(cloud: AwsCloud, ec2: Any, client: Client) -> None:
     ident, _ = rent(cloud, ec2, client)
     public = client.host.with_suffix(".pub").read_text().split()[1]

@@ -13,7 +13,21 @@ import yaml
 
 pytest.importorskip("boto3", reason="the extra `aws` is not installed")
 
-from awswire import Reply, Wire, error, identity, image, instance, made, order, security_groups, soon, wired, xml
+from awswire import (
+    Reply,
+    Wire,
+    error,
+    identity,
+    image,
+    instance,
+    instances,
+    made,
+    order,
+    security_groups,
+    soon,
+    wired,
+    xml,
+)
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
@@ -22,7 +36,7 @@ from gpuops_providers.aws.order import Image, parameters, token, unknown_words
 
 from gpuops.errors import CredentialsError, GpuopsError, ProviderError
 from gpuops.marks import mark_name
-from gpuops.values import Created, Order, Refused, VolumeUse
+from gpuops.values import Created, Order, Ref, Refused, VolumeUse
 
 IMAGE = Image("ami-0123456789abcdef0", "/dev/sda1", (("/dev/sda1", 35),))
 
@@ -337,6 +351,24 @@ def test_a_profile_that_is_not_there_is_named(wire: Wire) -> None:
     with pytest.raises(CredentialsError, match="train") as caught:
         made(profile="train").account()
     assert caught.value.next_command == "aws sso login --profile train"
+
+
+def test_who_logs_in_again_is_seen_and_so_is_another_account(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = made()
+    mine = Ref("aws", adapter.account(), "us-east-1", "rental", "i-0123456789abcdef0")
+    wire.on("DescribeInstances", error("ExpiredToken", status=400))
+    with pytest.raises(CredentialsError):
+        adapter.inspect(mine, soon())
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIANEW")
+    wire.on("DescribeInstances", instances(instance()))
+    assert adapter.inspect(mine, soon()).state == "running"
+    assert wire.calls("DescribeInstances")[-1].key == "AKIANEW"
+    wire.on("DescribeInstances", error("ExpiredToken", status=400))
+    wire.on("GetCallerIdentity", Reply(identity().body.replace(mine.account, "999999999999")))
+    with pytest.raises(CredentialsError):
+        adapter.inspect(mine, soon())
+    with pytest.raises(ProviderError, match="not on account 999999999999"):
+        adapter.inspect(mine, soon())
 
 
 def test_the_name_of_the_mark_is_the_name_of_the_instance(wire: Wire) -> None:

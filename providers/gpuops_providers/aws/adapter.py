@@ -68,7 +68,8 @@ class AwsProvider:
     def __init__(self, settings: Settings, api: Api, now: Callable[[], Time]) -> None:
         """`now`: the clock that `until` is told by."""
         self._settings, self._api, self._now = settings, api, now
-        self._known_account = ""
+        self._known: tuple[int, str] | None = None
+        """The account, and by which login it was learned."""
         self._prepared: dict[str, tuple[Order, dict[str, Any]]] = {}
         self._accepted: dict[str, Time] = {}
         """Instances that this process has bought and not seen yet, with the time of the answer."""
@@ -82,8 +83,8 @@ class AwsProvider:
     def account(self) -> str:
         """The account behind the credentials, asked anew each time."""
         answer = self._api.call("sts", self._home(), "get_caller_identity", self._now() + ACCOUNT_S)
-        self._known_account = str(answer["Account"])
-        return self._known_account
+        self._known = self._api.logins, str(answer["Account"])
+        return self._known[1]
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
         """Offers that fit, cheapest first; the image of manifests that name none is resolved here (`terms["image"]`)."""
@@ -316,8 +317,8 @@ class AwsProvider:
         ]
 
     def _account(self) -> str:
-        """Credentials of one profile belong to one account for as long as this process lives."""
-        return self._known_account or self.account()
+        """One login belongs to one account."""
+        return self._known[1] if self._known and self._known[0] == self._api.logins else self.account()
 
     def _ref(self, region: str, kind: str, ident: str) -> Ref:
         return Ref(self.name, self._account(), region, kind, ident)

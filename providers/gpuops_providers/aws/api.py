@@ -8,10 +8,10 @@ from concurrent import futures
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from gpuops.errors import GpuopsError, ProviderError, Unreadable
+from gpuops.errors import CredentialsError, GpuopsError, ProviderError, Unreadable
 from gpuops.values import Time
 
-from .errors import translate
+from .errors import Denied, translate
 
 READ_TIMEOUTS_S = (16, 8, 4, 2, 1)
 CONNECT_TIMEOUT_S = 3
@@ -31,6 +31,8 @@ class Api:
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[tuple[str, str, int, int], Any] = {}
+        self.logins = 0
+        """How often credentials were given up: what was learned by earlier ones may be about another account."""
 
     def region(self) -> str:
         """The profile's own region; empty when it names none."""
@@ -49,7 +51,10 @@ class Api:
         try:
             answer: Answer = getattr(client, method)(**parameters)
         except Exception as error:
-            raise translate(error, doing, self._profile) from error
+            translated = translate(error, doing, self._profile)
+            if isinstance(translated, CredentialsError) and not isinstance(translated, Denied):
+                self._forget(client)
+            raise translated from error
         return answer
 
     def pages(self, service: str, region: str, method: str, until: Time, **parameters: Any) -> Iterator[Answer]:
@@ -75,6 +80,13 @@ class Api:
         """What the service's own model says of an operation's parameters."""
         client = self._client(service, region, until, attempts=1, doing=f"the model of {operation}")
         return client.meta.service_model.operation_model(operation).input_shape
+
+    def _forget(self, client: Any) -> None:
+        """Look for credentials anew at the next call: who logs in again must not have to start gpuops again."""
+        with self._lock:
+            if client in self._clients.values():
+                self._session, self._clients = None, {}
+                self.logins += 1
 
     def _client(self, service: str, region: str, until: Time, attempts: int, doing: str) -> Any:
         """A client whose longest wait fits before `until`, all attempts and the pause between them counted."""
