@@ -117,6 +117,16 @@ def test_an_outage_shows_nothing_gone(cloud: GcpCloud, fault: str) -> None:
     assert not isinstance(raised.value, CredentialsError)
 
 
+def test_a_404_that_is_not_the_vendors_own_shows_nothing_gone(cloud: GcpCloud) -> None:
+    gcp = adapter(cloud)
+    ref = bought(cloud, gcp)
+    cloud.faults(html={"status": 404, "call": "instances.get", "times": None})
+    with pytest.raises(ProviderError):
+        gcp.inspect(ref, later(cloud))
+    with pytest.raises(ProviderError):
+        gcp.terminate(ref, later(cloud))
+
+
 def test_a_page_of_a_proxy_is_unreadable(cloud: GcpCloud) -> None:
     gcp = adapter(cloud)
     ref = bought(cloud, gcp)
