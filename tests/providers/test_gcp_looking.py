@@ -57,8 +57,10 @@ def test_the_operation_is_found_where_the_vendor_takes_no_filter(cloud: GcpCloud
     gcp = adapter(cloud)
     answer = gcp.provision(order(cloud, offered(cloud, gcp)), later(cloud))
     assert isinstance(answer, Created)
-    cloud.faults(error={"call": "zoneOperations.list", "status": 400, "reason": "invalid"})
+    filtered = {"status": 400, "reason": "invalid"}
+    cloud.faults(error=[{"call": f"{where}Operations.*ist", **filtered} for where in ("zone", "global")])
     assert gcp.inspect(answer.ref, later(cloud)).state == "starting"
+    assert gcp.list_billable(Scope(("rental",)), later(cloud)).gaps
 
 
 def test_a_running_rental_tells_address_time_and_timer(cloud: GcpCloud) -> None:
