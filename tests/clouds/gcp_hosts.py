@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import gcp_lives as lives
-from .gcp_state import Account, Resource, tail
+from .gcp_state import Account, Resource, place_of, tail
 from .hosts import Device, Disk, FirstBoot, HostError, HostKeeper, Machine
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Hosts:
         interface = instance.body["networkInterfaces"][0]
         public = f"203.0.{113 + number // 250}.{number % 250 + 1}"
         address = public if interface.get("accessConfigs") else interface["networkIP"]
-        machine = machine_of(instance, address)
+        machine = machine_of(account, instance, address)
         self._names[instance.body["selfLink"]] = machine.name
         threading.Thread(target=self._boot, args=(account, instance, machine), daemon=True).start()
 
@@ -73,11 +73,11 @@ class Hosts:
 
     def attach(self, instance: Resource, shown: dict[str, Any]) -> None:
         """A disk appears in a host that runs."""
-        self._keeper.attach(self._names[instance.body["selfLink"]], disk_of(instance, shown))
+        self._keeper.attach(self._names[instance.body["selfLink"]], disk_of(self._cloud.account, instance, shown))
 
     def detach(self, instance: Resource, shown: dict[str, Any]) -> None:
         """A disk disappears from a host that runs."""
-        self._keeper.detach(self._names[instance.body["selfLink"]], disk_of(instance, shown))
+        self._keeper.detach(self._names[instance.body["selfLink"]], disk_of(self._cloud.account, instance, shown))
 
     def console(self, link: str) -> str:
         """What the host has printed."""
@@ -100,14 +100,14 @@ class Hosts:
         self._keeper.close()
 
 
-def machine_of(instance: Resource, address: str) -> Machine:
+def machine_of(account: Account, instance: Resource, address: str) -> Machine:
     """The host that the metadata of an instance asks for."""
     metadata = lives.metadata(instance)
     script = metadata.get("startup-script", "")
     early = (("/bin/bash", "-c", _launcher(script)),) if script else ()
     logins = {} if metadata.get("enable-oslogin", "").upper() == "TRUE" else logins_of(metadata.get("ssh-keys", ""))
     boot = FirstBoot(accounts=logins, early=early)
-    disks = [disk_of(instance, shown) for shown in instance.body["disks"] if not shown["boot"]]
+    disks = [disk_of(account, instance, shown) for shown in instance.body["disks"] if not shown["boot"]]
     return Machine(_name(instance), address, boot, _device(instance), tuple(disks))
 
 
@@ -121,12 +121,13 @@ def logins_of(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def disk_of(instance: Resource, shown: dict[str, Any]) -> Disk:
-    """An attachment as the host sees it; one of an existing disk keeps that disk's files."""
+def disk_of(account: Account, instance: Resource, shown: dict[str, Any]) -> Disk:
+    """An attachment as the host sees it; one of an existing disk keeps that disk's files, and a new one of its name does not."""
     letter = "abcdefghijklmnop"[shown["index"]]
-    place = f"/dev/sd{letter}" if shown["type"] == "PERSISTENT" else f"/dev/nvme0n{shown['index']}"
-    id = f"{instance.scope}-{tail(shown['source'])}" if "source" in shown else f"{_name(instance)}-local-{letter}"
-    return Disk(id.replace("/", "-"), place, (f"google-{shown['deviceName']}",))
+    if "source" not in shown:
+        return Disk(f"{_name(instance)}-{letter}", f"/dev/nvme0n{shown['index']}", (f"google-{shown['deviceName']}",))
+    source = account.resources["disks", place_of(shown["source"], instance.scope), tail(shown["source"])]
+    return Disk(f"disk-{source.body['id']}", f"/dev/sd{letter}", (f"google-{shown['deviceName']}",))
 
 
 def _launcher(script: str) -> str:

@@ -126,7 +126,7 @@ class Account:
         self._agenda: list[_Due] = []
         self._numbers = itertools.count()
         self._order: dict[str, list[Key]] = {}
-        self._random = random.Random(20261130)
+        self._random = random.Random()
 
     # --- time
 

@@ -145,6 +145,11 @@ def test_the_startup_script_mounts_a_disk_that_outlives_the_instance(cloud: GcpC
         seen = client.says(f"ls /data; echo x > /data/{turn}")
         done(cloud, delete(cloud))
     assert seen == "first"
+    done(cloud, cloud.client("DisksClient").delete_unary(project=cloud.project, zone=ZONE, disk="data", retry=None))
+    cloud.put("disks", f"zones/{ZONE}", name="data", sizeGb="200", status="READY")
+    running(cloud, client.order(script=script, disks=[boot_disk(), attached]))
+    cloud.wait(lambda: client.ssh("mountpoint -q /data").returncode == 0, "the mount")
+    assert client.says("ls /data") == "", "another disk of the same name"
 
 
 def test_a_disk_attached_later_appears_and_disappears(cloud: GcpCloud, client: Client) -> None:

@@ -57,8 +57,10 @@ def test_the_operation_is_found_where_the_vendor_takes_no_filter(cloud: GcpCloud
     gcp = adapter(cloud)
     answer = gcp.provision(order(cloud, offered(cloud, gcp)), later(cloud))
     assert isinstance(answer, Created)
-    cloud.faults(error={"call": "zoneOperations.list", "status": 400, "reason": "invalid"})
+    filtered = {"status": 400, "reason": "invalid"}
+    cloud.faults(error=[{"call": f"{where}Operations.*ist", **filtered} for where in ("zone", "global")])
     assert gcp.inspect(answer.ref, later(cloud)).state == "starting"
+    assert gcp.list_billable(Scope(("rental",)), later(cloud)).gaps
 
 
 def test_a_running_rental_tells_address_time_and_timer(cloud: GcpCloud) -> None:
@@ -115,6 +117,16 @@ def test_an_outage_shows_nothing_gone(cloud: GcpCloud, fault: str) -> None:
     with pytest.raises(GpuopsError) as raised:
         gcp.inspect(ref, later(cloud))
     assert not isinstance(raised.value, CredentialsError)
+
+
+def test_a_404_that_is_not_the_vendors_own_shows_nothing_gone(cloud: GcpCloud) -> None:
+    gcp = adapter(cloud)
+    ref = bought(cloud, gcp)
+    cloud.faults(html={"status": 404, "call": "instances.get", "times": None})
+    with pytest.raises(ProviderError):
+        gcp.inspect(ref, later(cloud))
+    with pytest.raises(ProviderError):
+        gcp.terminate(ref, later(cloud))
 
 
 def test_a_page_of_a_proxy_is_unreadable(cloud: GcpCloud) -> None:

@@ -79,8 +79,15 @@ def _kind(api: Api, kind: Kind, rate_of: RateOf, found: Found, until: Time) -> N
 def _being_made(api: Api, until: Time) -> Iterator[Gap]:
     """Machines of ours whose insert still runs: they bill soon and no list shows them, so nothing is concluded meanwhile."""
     gaps: list[Gap] = []
-    request = {"filter": RUNNING_INSERTS}
-    for location, operation in _scoped(api, "GlobalOperations", "operations", RENTAL, request, gaps, until):
+    operations = ("GlobalOperations", "operations", RENTAL)
+    try:
+        found = list(_scoped(api, *operations, {"filter": RUNNING_INSERTS}, gaps, until))
+    except Failure as error:
+        if error.kind != "invalid":
+            raise
+        # a filter that the vendor does not take must not stand in the way of every listing
+        found = list(_scoped(api, *operations, {}, gaps, until))
+    for location, operation in found:
         name = last(operation.target_link)
         over = operation.status.name == "DONE" or operation.operation_type != "insert"
         if not over and "/instances/" in operation.target_link and parse_name(name) is not None:
