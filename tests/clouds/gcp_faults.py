@@ -8,7 +8,7 @@ A switch is set by name: a number says how often it strikes, an object changes f
     times   how often; null: until the switches are set again
 
 `kind` says who asks: `answer`, `cut`, `slow`, `html`, `body` belong to the transport (`after`: the call was carried out first),
-`fail` and `ignore` to operations, `hide`, `gap`, `warn`, `unreachable`, `word` and `progress` to what is shown.
+`fail` and `ignore` to operations, `hide`, `pages`, `gap`, `warn`, `unreachable`, `word` and `progress` to what is shown.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ SWITCHES: Mapping[str, Fault] = {
     # what is shown
     "hide_new": Fault("hide", times=FOREVER, seconds=5.0),
     "gap": Fault("gap", times=FOREVER),
+    "later_pages": Fault("pages", times=FOREVER),
     "warning": Fault("warn", times=FOREVER, word="PARTIAL_SUCCESS"),
     "unreachable": Fault("unreachable", times=FOREVER),
     "operation_status": Fault("progress", times=FOREVER, word="PAUSED"),

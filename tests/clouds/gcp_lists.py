@@ -105,6 +105,8 @@ class Lists:
         place = _by_age if order == NEWEST_FIRST else _by_name
         ordered = sorted(found, key=place) if order == NEWEST_FIRST else found
         after = _read_token(call.query.get("pageToken", ""), wanted, order)
+        if after and any(self.faults.standing("pages", call.scope, call=call.method.id)):
+            raise Refusal(503, "backendError", "no page after the first can be read")
         rest = (r for r in ordered if (not after or place(r) > after) and matches(r.body))
         page = list(itertools.islice(rest, size + 1))
         if len(page) <= size:

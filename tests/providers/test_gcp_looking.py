@@ -105,8 +105,11 @@ def test_a_project_that_is_hidden_shows_nothing_gone(cloud: GcpCloud, kind: str)
     gcp = adapter(cloud)
     ref = dataclasses.replace(bought(cloud, gcp), kind=kind)
     cloud.faults(hidden_account=True)
-    with pytest.raises(ProviderError):
+    with pytest.raises(CredentialsError):
         gcp.inspect(ref, later(cloud))
+    if kind == "rental":
+        with pytest.raises(CredentialsError):
+            gcp.terminate(ref, later(cloud))
 
 
 @pytest.mark.parametrize("fault", ["error", "cut", "html"])

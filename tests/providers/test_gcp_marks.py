@@ -100,7 +100,6 @@ def test_errors_are_told_by_their_code(status: int, codes: tuple[str, ...], kind
         (401, ("authError",), CredentialsError),
         (403, ("forbidden",), CredentialsError),
         (403, ("accessNotConfigured",), CredentialsError),
-        (403, (), CredentialsError),
         (403, ("rateLimitExceeded",), RateLimited),
         (429, (), RateLimited),
     ],
@@ -121,3 +120,16 @@ def test_times_are_read_with_their_zone_and_written_without_fractions() -> None:
     assert times.parse("2026-11-30T14:00:00.123-08:00") == times.parse("2026-11-30T22:00:00.123Z")
     assert times.parse("soon") is None
     assert times.write(times.parse("2026-11-30T22:00:00.999Z") or 0) == "2026-11-30T22:00:00Z"
+
+
+def test_a_time_to_wait_comes_in_seconds_or_as_a_date_and_nonsense_is_none() -> None:
+    assert times.wait_s("7", 0.0) == 7.0
+    assert times.wait_s("Mon, 30 Nov 2026 22:00:10 GMT", times.parse("2026-11-30T22:00:00Z") or 0) == 10.0
+    assert times.wait_s("Mon, 30 Nov 2026 22:00:00 GMT", 9e9) == 0.0
+    assert times.wait_s("soon", 0.0) == times.wait_s("", 0.0) == 0.0
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_page_without_a_code_says_nothing_about_the_credentials(status: int) -> None:
+    error = failures.translate(status, "<html>", (), "p")
+    assert isinstance(error, failures.Failure) and not error.certain

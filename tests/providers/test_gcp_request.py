@@ -135,8 +135,6 @@ def test_accelerators_are_attached_to_n1(cloud: GcpCloud) -> None:
         ("billing_disabled", "account"),
         ("api_disabled", "account"),
         ("credentials", "account"),
-        ("too_many", "quota"),
-        ("rate_limit", "quota"),
     ],
 )
 def test_what_the_vendor_turned_down_is_refused(cloud: GcpCloud, fault: str, kind: str) -> None:
@@ -149,7 +147,9 @@ def test_what_the_vendor_turned_down_is_refused(cloud: GcpCloud, fault: str, kin
     assert not cloud.there()
 
 
-@pytest.mark.parametrize("fault", ["error", "html", "cut", "lose_answer", "error_after", "html_after"])
+@pytest.mark.parametrize(
+    "fault", ["error", "html", "cut", "lose_answer", "error_after", "html_after", "too_many", "rate_limit"]
+)
 def test_what_may_have_worked_is_unknown(cloud: GcpCloud, fault: str) -> None:
     made = adapter(cloud)
     wanted = order(cloud, offered(cloud, made))

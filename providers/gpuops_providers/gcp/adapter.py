@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from gpuops.errors import CredentialsError, ProviderError, RateLimited, UsageError
+from gpuops.errors import CredentialsError, ProviderError, UsageError
 from gpuops.provider import ImageForm, Traits
 from gpuops.values import (
     Created,
@@ -126,8 +126,9 @@ class GcpProvider:
             if self._api.left_s(until) <= 0:
                 return Refused("too late, nothing was sent", "invalid")
             operation = self._api.call("Instances", "insert_unary", until, fields)
-        except (CredentialsError, RateLimited) as error:
-            return Refused(f"nothing was made: {error}", "account" if isinstance(error, CredentialsError) else "quota")
+        except CredentialsError as error:
+            # "too many requests" is none of these: it has been answered to calls that were carried out
+            return Refused(f"nothing was made: {error}", "account")
         except Failure as error:
             if error.kind == "exists":
                 return self._made_before(order, project, what.zone, until)
@@ -187,6 +188,7 @@ class GcpProvider:
         except Failure as error:
             if not error.absent:
                 raise
+            self._api.require_project(until)
             return None
         value = next((entry.value for entry in found.query_value.items if entry.key == "ssh-ed25519"), "")
         return _fingerprint(value) if value else None

@@ -21,7 +21,7 @@ import httpx
 from gpuops.errors import CredentialsError, GpuopsError, ProviderError
 from gpuops.values import Time
 
-from . import failures
+from . import failures, times
 from .settings import Settings
 
 CALL_S = 30.0
@@ -132,7 +132,7 @@ class Api:
         except Exception as error:
             raise self._translated(sdk, error) from error
         self._hear(answer)
-        return self._document(answer.status_code, answer.text)
+        return self._document(answer.status_code, answer.text, answer.headers)
 
     def catalog(self, url: str, key: str, until: Time, query: Mapping[str, str]) -> dict[str, Any]:
         """A call that only needs an API key, which travels in a header so that no address ever shows it."""
@@ -141,7 +141,18 @@ class Api:
             answer = httpx.get(url, params=dict(query), headers={"X-Goog-Api-Key": key}, timeout=timeout_s)
         except httpx.HTTPError as error:
             raise ProviderError(f"no answer of {url}: {type(error).__name__}") from error
-        return self._document(answer.status_code, answer.text)
+        return self._document(answer.status_code, answer.text, answer.headers)
+
+    def require_project(self, until: Time) -> None:
+        """Insist that the project can be seen: one that is hidden answers 404 to everything, and that shows nothing gone."""
+        try:
+            self.call("Projects", "get", until, {})
+        except failures.Failure as error:
+            if not error.absent:
+                raise
+            project = self.project()
+            hidden = f"the project {project} cannot be seen with these credentials: what is in it may bill on"
+            raise CredentialsError(hidden, next_command=f"gcloud projects get-iam-policy {project}") from error
 
     # --- connecting
 
@@ -200,7 +211,7 @@ class Api:
 
     # --- translating
 
-    def _document(self, status: int, text: str) -> dict[str, Any]:
+    def _document(self, status: int, text: str, headers: Mapping[str, str]) -> dict[str, Any]:
         try:
             document = json.loads(text or "{}")
         except ValueError as error:
@@ -214,7 +225,8 @@ class Api:
         told = document.get("error")
         said: dict[str, Any] = told if isinstance(told, dict) else {}
         codes = _codes(said.get("errors"), said.get("details")) or tuple(str(w) for w in (said.get("status"),) if w)
-        raise self._failed(status, str(said.get("message", "no reason given")), codes, said.get("details"))
+        message = str(said.get("message", "no reason given"))
+        raise self._failed(status, message, codes, said.get("details"), headers)
 
     def _translated(self, sdk: Sdk, error: Exception) -> GpuopsError:
         """The one place where exceptions of the vendor's library become ours."""
@@ -222,6 +234,11 @@ class Api:
             return error
         if isinstance(error, sdk.auth_errors.TransportError) or getattr(error, "retryable", False):
             return ProviderError(f"no token, Google's sign-in cannot be reached: {error}")
+        if isinstance(error, sdk.auth_errors.RefreshError) and str(error).lstrip().startswith("<"):
+            # the sign-in answers in JSON, also when it refuses
+            return ProviderError(
+                "no token: a page of somebody on the way came instead of an answer of Google's sign-in"
+            )
         if isinstance(error, sdk.auth_errors.GoogleAuthError):
             return CredentialsError(f"the credentials of Google Cloud are not good: {error}", next_command=LOGIN)
         status = getattr(error, "code", None)
@@ -232,7 +249,8 @@ class Api:
             codes = (*((str(reason),) if reason else ()), *_codes(getattr(error, "errors", ()), found))
             # the library writes method and address in front of what the vendor said
             message = re.sub(r"^[A-Z]+ https?://\S+: ", "", str(getattr(error, "message", error)))
-            return self._failed(int(status), message, codes, found)
+            headers = getattr(getattr(error, "response", None), "headers", None) or {}
+            return self._failed(int(status), message, codes, found, headers)
         if type(error).__module__.startswith(("requests", "urllib3")) and not isinstance(error, ValueError):
             return ProviderError(f"no answer of Google Cloud: {type(error).__name__}")
         if type(error).__name__ == "RetryError":
@@ -241,10 +259,13 @@ class Api:
             return failures.unreadable(error)
         return ProviderError(f"Google Cloud: {type(error).__name__}: {error}")
 
-    def _failed(self, status: int, message: str, codes: tuple[str, ...], details: Any) -> GpuopsError:
+    def _failed(
+        self, status: int, message: str, codes: tuple[str, ...], details: Any, headers: Mapping[str, str]
+    ) -> GpuopsError:
         found = [d["metadata"] for d in details or () if isinstance(d, dict) and isinstance(d.get("metadata"), dict)]
         service = next((str(m["service"]) for m in found if m.get("service")), "")
-        return failures.translate(status, message, codes, self._project, service)
+        wait_s = times.wait_s(headers.get("Retry-After", ""), self._now())
+        return failures.translate(status, message, codes, self._project, service, wait_s)
 
 
 def _codes(errors: Any, details: Any) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def end(api: Api, ref: Ref, until: Time) -> None:
     except Failure as error:
         if not error.absent:
             raise
+        api.require_project(until)
 
 
 def _save_disks(api: Api, ref: Ref, until: Time) -> None:

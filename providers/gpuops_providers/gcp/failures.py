@@ -119,14 +119,22 @@ def of_operation(operation: Any) -> Failure | None:
     return Failure(said + _zones(errors), status, codes, kind_of(codes, status))
 
 
-def translate(status: int, message: str, codes: tuple[str, ...], project: str, service: str = "") -> GpuopsError:
-    """The error for one HTTP answer of the vendor; `service` is the interface that it is about, where it says so."""
+def translate(
+    status: int, message: str, codes: tuple[str, ...], project: str, service: str = "", retry_after_s: float = 0.0
+) -> GpuopsError:
+    """The error for one HTTP answer; `service` is the interface that it is about, where the vendor says so.
+
+    The vendor's own errors carry a code. Without one, 401 and 403 are a page of somebody on the way, who knows nothing of our
+    credentials.
+    """
     kind = kind_of(codes, status)
     said = f"Google Cloud answered {status}{' ' + ', '.join(codes) if codes else ''}: {message}"
+    if status in (401, 403) and not codes:
+        return Failure(said, status, codes, "unknown")
     if status == 401:
         return CredentialsError(said, next_command="gcloud auth application-default login")
     if kind == "rate":
-        return RateLimited(said)
+        return RateLimited(said, retry_after_s)
     if kind == "account":
         return Forbidden(said, codes, _enable(codes, service, project))
     return Failure(said, status, codes, kind)

@@ -60,7 +60,7 @@ def seen(api: Api, ref: Ref, until: Time) -> Observation:
     except Failure as error:
         if not error.absent:
             raise
-        api.call("Projects", "get", until, {})  # raises where the project itself is what cannot be seen
+        api.require_project(until)
         return Observation(ref, "absent", (), provider_time=api.provider_time, raw_state="404")
     word = str(row.get("state", ""))
     return Observation(
@@ -76,6 +76,7 @@ def delete(api: Api, ref: Ref, until: Time) -> None:
     except Failure as error:
         if not error.absent:
             raise
+        api.require_project(until)
 
 
 def _base(api: Api) -> str:

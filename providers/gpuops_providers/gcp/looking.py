@@ -124,8 +124,7 @@ def _thing(api: Api, ref: Ref, item: Any) -> Observation:
 
 def _missing(api: Api, ref: Ref, until: Time) -> Observation:
     """What a 404 means: still being made, refused, or gone."""
-    # a project that is hidden or gone answers 404 to everything: only one that can be seen says what is not in it
-    api.call("Projects", "get", until, {})
+    api.require_project(until)
     operation = insert_of(api, ref, until) if ref.kind == RENTAL else None
     if operation is not None and operation.status.name != "DONE":
         word = f"insert {operation.status.name}"
