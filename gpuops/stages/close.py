@@ -58,7 +58,10 @@ def _billed(s: RunState, provider: TellsCharges, now: Time, until: Time) -> dict
     charges = provider.charges(start, now, until)
     billed: dict[str, object] = {}
     for p in s.purchases.values():
-        lines = [c.amount for c in charges if c.ref == p.ref]
+        # some vendors tell charges by tag only: then all that was made under the nonce stands beside its intent
+        lines = [c.amount for c in charges if c.ref == p.ref] or [
+            c.amount for c in charges if c.nonce == p.nonce and p in s.intents
+        ]
         if lines:
             billed[p.id] = to_json(Money(sum((m.amount for m in lines), start=lines[0].amount * 0), lines[0].currency))
     return billed
