@@ -28,7 +28,7 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
 START_S = 100.0
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 

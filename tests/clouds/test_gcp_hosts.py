@@ -72,7 +72,7 @@ class Client:
         argv = ["ssh", "-F", "none", "-i", str(self.key)]
         argv += [part for option, value in options.items() for part in ("-o", f"{option}={value}")]
         argv += [f"{user}@{address}", "bash -s"]
-        return subprocess.run(argv, input=script, capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run(argv, input=script, capture_output=True, text=True, timeout=60, check=False)
 
     def says(self, script: str, name: str = "one") -> str:
         """The output of a script that must end well."""
@@ -135,6 +135,7 @@ def test_with_os_login_the_keys_in_the_metadata_are_ignored(cloud: GcpCloud, cli
     assert "Permission denied" in client.ssh("true").stderr
 
 
+@pytest.mark.timeout(300)
 def test_the_startup_script_mounts_a_disk_that_outlives_the_instance(cloud: GcpCloud, client: Client) -> None:
     cloud.put("disks", f"zones/{ZONE}", name="data", sizeGb="200", status="READY")
     script = "#!/bin/bash\nmkdir -p /data\nmountpoint -q /data || mount -o discard,defaults /dev/disk/by-id/google-data /data\n"
