@@ -7,10 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-pytest.importorskip("moto", reason="moto is not installed")
-
 from awswire import ROLE, alone
 from clouds.aws import AwsCloud
 from clouds.aws_faults import FOR_EVER, Fault, broken_after, cut_after, expired, no_capacity

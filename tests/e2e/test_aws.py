@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-
 from clouds import netns
 from clouds.aws import AwsCloud
 from clouds.aws_faults import FOR_EVER, Fault, expired, no_capacity, over_quota, unauthorized

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-
 from awswire import (
     Reply,
     Wire,

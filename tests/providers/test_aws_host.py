@@ -10,10 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-pytest.importorskip("moto", reason="moto is not installed")
-
 from awswire import ROLE, alone, order
 from clouds import netns
 from clouds.aws import AwsCloud

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-pytest.importorskip("moto", reason="moto is not installed")
-
 from awswire import ROLE, alone, order
 from clouds.aws import AwsCloud
 from clouds.aws_faults import FOR_EVER, Fault, throttled

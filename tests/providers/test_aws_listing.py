@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-
 from awswire import (
     ACCOUNT,
     Asked,

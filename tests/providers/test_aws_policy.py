@@ -7,10 +7,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-
 from botocore import xform_name
 from botocore.loaders import Loader
 from gpuops_providers import aws

@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from awswire import Wire, empty_account, error, made, order, plain_error, regions, soon, whole, wired, xml
 from gpuops_providers import aws, cloudinit
 from gpuops_providers.aws import kinds, tags
 from gpuops_providers.aws.order import choice
@@ -21,10 +22,6 @@ from gpuops.errors import ProviderError, UsageError
 from gpuops.plan import image_problem
 from gpuops.registry import credential_names
 from gpuops.values import Mark, Money, Need
-
-pytest.importorskip("boto3", reason="the extra `aws` is not installed")
-
-from awswire import Wire, empty_account, error, made, order, plain_error, regions, soon, whole, wired, xml
 
 NEED = Need("A10G")
 MARK = Mark("run-1", "abcdefghijkl", "ada@example.org", 1_796_000_000.0, "SHA256:a+b/c=")
