@@ -18,7 +18,7 @@ SHELL_SCRIPTS = [p for p in SCRIPTS if p.suffix == ".sh" or b"bash" in p.read_by
 LOCKS = [ROOT / "requirements/run.txt", ROOT / "requirements/test.txt"]
 
 BASIC_TOOLS = "bash cat chmod cp cut dirname env flock grep ls mkdir mktemp mv rm sed sleep tail tee".split()
-NEEDED_TOOLS = "ssh rsync sshd tmux bwrap ps findmnt setsid df".split()
+NEEDED_TOOLS = "ssh rsync sshd tmux bwrap ps findmnt setsid df ip unshare nsenter".split()
 
 # Makes a real but empty environment; installing is only written down.
 FAKE_PYTHON = """#!/bin/bash
