@@ -124,8 +124,12 @@ def _marked(marker: str, ident: str) -> bool:
 
 
 def _names(identity: str, ident: str) -> bool:
-    """Whether a device or path is called so; vendors put words of their own before an id, never behind it."""
-    return re.search(rf"(^|[^A-Za-z0-9]){re.escape(ident)}($|[^A-Za-z0-9_.-])", identity) is not None
+    """Whether a device or path is called so; vendors put words of their own before an id, never behind it.
+
+    A serial has no room for dashes: vol-0abc is vol0abc there (EC2 user guide, "Identify the EBS device").
+    """
+    forms = "|".join(dict.fromkeys(re.escape(form) for form in (ident, ident.replace("-", ""))))
+    return re.search(rf"(^|[^A-Za-z0-9])({forms})($|[^A-Za-z0-9_.-])", identity) is not None
 
 
 def _own(rsync: str) -> dict[str, str]:
