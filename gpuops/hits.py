@@ -33,7 +33,9 @@ def judge(s: RunState, purchase: Purchase, item: Billable, policy: Policy) -> Hi
             return "again" if other.life in ("gone", "refused") and item.bills else "known"
     if item.damaged:
         return "damaged"
-    start, end = purchase.intended_at - _CLOCK_ROUNDING_S, purchase.send_before + policy.twin_horizon_s
+    # an intent may have been decided by a clock that is wrong by as much as is borne; nobody can carry its nonce before it
+    start = purchase.intended_at - policy.clock_warn_s - _CLOCK_ROUNDING_S
+    end = purchase.send_before + policy.twin_horizon_s
     dated = item.since is not None and start <= item.since <= end
     if item.ref.kind != "rental":
         # what costs nothing is named by the nonce alone; a disk may be that of somebody's clone

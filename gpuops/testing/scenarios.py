@@ -56,6 +56,18 @@ SCENARIOS: dict[str, Scenario] = {
     "create: accepted after its sender gave up": Scenario(
         "terraform-provider-aws#23928", "the call hangs and is accepted later", replace(_SHORT, seed=6, create="slow")
     ),
+    "create: answer lost, decided by a clock that is ahead": Scenario(
+        "found by this simulator",
+        "a process that has not heard the provider's time yet decides to buy, and the machine seems older than its intent",
+        replace(
+            _SHORT,
+            seed=24,
+            create="lost",
+            timer="none",
+            sentinel=False,
+            operator=Lives(kills=((3, "after"),), restart_s=(2.0,), clock_skew_s=20.0),
+        ),
+    ),
     "create: no capacity": Scenario(
         "terraform-provider-aws#38133, scylla-cluster-tests PR 14383",
         "the provider has none left",
