@@ -323,7 +323,7 @@ class ProviderConformance(OptionalConformance, WireConformance):
         kinds = world.provider.traits.made_kinds
         if not kinds:
             pytest.skip("this provider's create call makes a rental and nothing else")
-        order = world.order()
+        order = ordered(world)
         ref = created(world, order)
 
         def left() -> list[Ref]:

@@ -36,6 +36,8 @@ class Ec2:
             "CancelSpotInstanceRequests": self.cancel_spot,
             "DescribeSpotPriceHistory": self.spot_prices,
             "GetConsoleOutput": self.console,
+            "DescribeCapacityReservations": self.reservations,
+            "DescribeCapacityBlocks": self.reservations,
             **{action: nothing(inner) for action, inner in NOTHING.items()},
         }
 
@@ -214,6 +216,18 @@ class Ec2:
         )  # fmt: skip
         return ec2(call.action, f"<spotPriceHistorySet>{items}</spotPriceHistorySet><nextToken/>")
 
+    def reservations(self, call: Call, forward: Forward) -> Answer:
+        """Those that a test has switched on."""
+        name, begins = ("capacityReservation", "cr-") if "Reservation" in call.action else ("capacityBlock", "cb-")
+        ids = [there.partition("/")[2] for there in self._world.switches.reservations
+               if there.startswith(f"{call.region}/{begins}")]  # fmt: skip
+        at = self._world.date().strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        items = "".join(
+            f"<item><{name}Id>{ident}</{name}Id><state>active</state><createDate>{at}</createDate></item>"
+            for ident in ids
+        )
+        return ec2(call.action, f"<{name}Set>{items}</{name}Set>")
+
     def console(self, call: Call, forward: Forward) -> Answer:
         """What the instance's own host has printed."""
         ident = call.form.get("InstanceId", "")
@@ -286,8 +300,6 @@ def _state(name: str, word: str) -> str:
 
 
 NOTHING = {
-    "DescribeCapacityReservations": "<capacityReservationSet/>",
-    "DescribeCapacityBlocks": "<capacityBlockSet/>",
     "DescribeReservedInstances": "<reservedInstancesSet/>",
     "ListSnapshotsInRecycleBin": "<snapshotSet/>",
     "ListVolumesInRecycleBin": "<volumeSet/>",

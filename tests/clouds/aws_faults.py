@@ -108,6 +108,10 @@ class Switches:
     shutting_down_s: float = 0.0
     forget_terminated_s: float = 3600.0
     """Terminated instances are shown for so long."""
+    refuse_late: int = 0
+    """So many new instances never run: they end by themselves, for lack of capacity."""
+    reservations: tuple[str, ...] = ()
+    """Capacity reservations and blocks that are there: REGION/cr-… or REGION/cb-…."""
     ignore_terminates: int = 0
     """So many TerminateInstances calls are accepted, and nothing happens."""
     schedules_fire: bool = True

@@ -31,6 +31,7 @@ CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "st
 UNKNOWN_CODE = 255
 BY_USER = "Client.UserInitiatedShutdown"
 BY_GUEST = "Client.InstanceInitiatedShutdown"
+BY_CAPACITY = "Server.InsufficientInstanceCapacity"
 BY_SPOT = "Server.SpotInstanceTermination"
 TERMINATE_TARGET = re.compile(r"arn:aws[a-z-]*:scheduler:::aws-sdk:ec2:terminateInstances")
 AT = re.compile(r"at\((\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\)")
@@ -114,6 +115,9 @@ class World:
             # moto keeps the interface that nobody asked for; AWS deletes it with the instance
             nic.delete_on_termination = nic.delete_on_termination if explicit_nic else True
         self.lives[instance.id] = life
+        if self.switches.refuse_late > 0:
+            self.switches = replace(self.switches, refuse_late=self.switches.refuse_late - 1)
+            life.why = BY_CAPACITY
         self._show(life)
         return life
 
@@ -132,6 +136,8 @@ class World:
             for region in self.seen:
                 self._fire_due(region, now)
         for life in list(self.lives.values()):
+            if life.state == "pending" and life.why == BY_CAPACITY:
+                self.end(life, BY_CAPACITY)
             if life.state == "pending" and now >= life.runs_at:
                 life.state = "running"
                 self._boot(life)
@@ -218,7 +224,7 @@ class World:
             if not nic.delete_on_termination:
                 nic.instance, nic.attachment_id, nic.status = None, None, "available"
         at = self.date().strftime("%Y-%m-%d %H:%M:%S GMT")
-        words = {BY_USER: "User initiated", BY_GUEST: "", BY_SPOT: "Service initiated"}[life.why]
+        words = {BY_USER: "User initiated", BY_GUEST: "", BY_SPOT: "Service initiated", BY_CAPACITY: "Server"}[life.why]
         life.instance._reason = f"{words} ({at})" if words else ""
         life.instance.state_reason = StateReason(f"{life.why}: (fake)", life.why)
         life.state, life.forget_at = "terminated", self.now() + self.switches.forget_terminated_s

@@ -237,12 +237,6 @@ def test_a_code_that_certainly_did_nothing_is_a_refusal_and_is_not_sent_again(wi
         assert (answer.kind, code in answer.reason) == (errors.REFUSED[code], True)
 
 
-def test_a_throttled_create_call_did_nothing(wire: Wire) -> None:
-    replies = {code: error(code, status=503) for code in ("RequestLimitExceeded", "Throttling")}
-    for answer in answers_to(wire, replies).values():
-        assert isinstance(answer, Refused) and answer.kind == "quota"
-
-
 def test_an_account_that_may_not_is_a_refusal(wire: Wire) -> None:
     codes = ("UnauthorizedOperation", "ExpiredToken", "AuthFailure", "OptInRequired", "PendingVerification")
     for answer in answers_to(wire, {code: error(code, status=403) for code in codes}).values():
@@ -252,6 +246,7 @@ def test_an_account_that_may_not_is_a_refusal(wire: Wire) -> None:
 def test_every_other_answer_leaves_the_outcome_unknown_and_is_sent_once(wire: Wire) -> None:
     replies = [
         error("InternalError", status=500), error("Unavailable", status=503), error("IdempotentParameterMismatch"),
+        error("RequestLimitExceeded", status=503), error("Throttling", status=503),
         error("SomethingNobodyHasSeen"), Reply("<html>bad gateway</html>", 502), Reply("", 200), Reply("<", 200),
         xml("RunInstances", "<instancesSet/>"),
     ]  # fmt: skip

@@ -83,7 +83,10 @@ class AwsProvider:
     def account(self) -> str:
         """The account behind the credentials, asked anew each time."""
         answer = self._api.call("sts", self._home(), "get_caller_identity", self._now() + ACCOUNT_S)
-        self._known = self._api.logins, str(answer["Account"])
+        try:
+            self._known = self._api.logins, str(answer["Account"])
+        except KeyError as error:
+            raise Unreadable("the answer to whose credentials these are names no account") from error
         return self._known[1]
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
@@ -144,13 +147,14 @@ class AwsProvider:
             return self._inspect_instance(ref, until)
         found = listing.look(self._api, ref, until)
         if found is None:
-            return Observation(ref, "absent", (), raw_state="absent")
+            return self._absent(ref)
         return Observation(ref, found.state, found.bills, created_at=found.since, raw_state=found.word)
 
     def terminate(self, ref: Ref, until: Time) -> None:
         """Ask for the end. What is in use by something else is an error: ask again once that is gone."""
         self._own(ref)
-        ending.terminate(self._api, ref, until)
+        if not ending.terminate(self._api, ref, until):
+            self._absent(ref)
 
     def list_billable(self, scope: Scope, until: Time) -> Inventory:
         """Every kind in every enabled region, side by side."""
@@ -237,13 +241,21 @@ class AwsProvider:
             provider_time=answered_at(answer),
             raw_state=found.word,
             request_id=request_id(answer),
+            refusal=LATE[str(why["Code"])] if state == "refused" else "",
         )
 
     def _not_shown(self, ref: Ref) -> Observation:
+        absent = self._absent(ref)
         if self._now() < self._accepted.get(ref.id, -VISIBLE_S) + VISIBLE_S:
             return Observation(
                 ref, "unknown", BILLS["rental"], reason="accepted, and not shown yet", raw_state="absent"
             )
+        return absent
+
+    def _absent(self, ref: Ref) -> Observation:
+        """What is not there, said only while the credentials are good for its account: 404 alone proves nothing."""
+        if (account := self.account()) != ref.account:
+            raise ProviderError(f"{ref} of account {ref.account} is not on account {account}")
         return Observation(ref, "absent", (), raw_state="absent")
 
     def _ends_at(self, ref: Ref, found: Found, until: Time) -> tuple[Time | None, str]:

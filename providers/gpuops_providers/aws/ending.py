@@ -16,8 +16,8 @@ UNDONE = ("UnsuccessfulFleetDeletions", "UnsuccessfulFleetRequests")
 """Where an answer of success lists what it did not do."""
 
 
-def terminate(api: Api, ref: Ref, until: Time) -> None:
-    """Ask for the end of `ref`; what is not there any more needs no asking."""
+def terminate(api: Api, ref: Ref, until: Time) -> bool:
+    """Ask for the end of `ref`; False when it is said not to be there, which needs no asking."""
     begins = max((b for b in ENDS if ref.id.startswith(f"{b}-")), key=len, default="")
     if not begins:
         raise ProviderError(f"{ref} cannot be ended by a call: look at the AWS console")
@@ -26,7 +26,7 @@ def terminate(api: Api, ref: Ref, until: Time) -> None:
     try:
         answer = api.call(service, ref.region, method, until, **asked(ref.id))
     except Missing:
-        return
+        return False
     except Answered as error:
         if error.aws_code == PROTECTED and ref.kind == "rental":
             where = f"--region {ref.region} --instance-id {ref.id}"
@@ -39,6 +39,7 @@ def terminate(api: Api, ref: Ref, until: Time) -> None:
         raise ProviderError(f"{ref} was not ended: {undone[0].get('Error')}")
     if trouble:
         raise trouble
+    return True
 
 
 def _cancel_first(api: Api, ref: Ref, until: Time) -> GpuopsError | None:

@@ -5,7 +5,9 @@ Codes: docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html.
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from gpuops.errors import CredentialsError, GpuopsError, ProviderError, RateLimited, Unreadable
 from gpuops.values import Refused
@@ -61,13 +63,17 @@ REFUSED: dict[str, RefusedKind] = {
     "DefaultVpcDoesNotExist": "invalid",
     "MissingInput": "invalid",
 }
-"""Answers to RunInstances after which certainly nothing was made. A code that is not here leaves the outcome unknown: so does
-IdempotentParameterMismatch, which says that an earlier call with this token was taken."""
+"""Answers to RunInstances after which certainly nothing was made. A code that is not here leaves the outcome unknown: so do
+IdempotentParameterMismatch, which says that an earlier call with this token was taken, and "too many requests", which says
+nothing of the call that it answers."""
 
-LATE = frozenset(
-    "Server.InsufficientInstanceCapacity Server.InternalError Client.InternalError Client.VolumeLimitExceeded "
-    "Client.InvalidSnapshot.NotFound".split()
-)
+LATE: dict[str, RefusedKind | Literal[""]] = {
+    "Server.InsufficientInstanceCapacity": "capacity",
+    "Server.InternalError": "",
+    "Client.InternalError": "",
+    "Client.VolumeLimitExceeded": "quota",
+    "Client.InvalidSnapshot.NotFound": "invalid",
+}
 """Reasons of a terminated instance that never started: refusals which came after the create call."""
 
 TAKEN_BACK = "Server.SpotInstanceTermination"
@@ -123,8 +129,6 @@ def bad_credentials(why: str, profile: str) -> CredentialsError:
 
 def refusal(error: GpuopsError) -> Refused | None:
     """What an answer to the create call refuses; None where the outcome is unknown."""
-    if isinstance(error, RateLimited):
-        return Refused(error.message, "quota")
     if isinstance(error, CredentialsError):
         return Refused(error.message, "account")
     if isinstance(error, Answered) and (kind := REFUSED.get(error.aws_code)):
@@ -142,11 +146,17 @@ def _answered(error: Exception, doing: str, profile: str) -> GpuopsError:
     if code in DENIED:
         return Denied(message, code)
     if code in THROTTLED:
-        return RateLimited(message)
+        return RateLimited(message, _wait_s(response))
     if code.endswith((".NotFound", ".Malformed")) or code in _OTHERS_MISSING:
         # a malformed id was never given to anything
         return Missing(message, code)
     return Answered(message, code)
+
+
+def _wait_s(response: Mapping[str, Any]) -> float:
+    """The seconds that an answer asks to wait; 0 when it names none (EC2 seldom does)."""
+    said = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
+    return float(said) if re.fullmatch(r"[0-9]{1,6}", str(said)) else 0.0
 
 
 def _short(text: str) -> str:
