@@ -29,7 +29,7 @@ from . import ending, failures, kinds, listing, looking, marks, needs, offers, r
 from .api import Api, load
 from .book import Book
 from .failures import Failure
-from .places import last, region_of
+from .places import covers, last, region_of
 from .settings import IMAGE, PROVISIONING, Settings
 
 MACHINES = 'name eq "(a2|a3|a4|g2|g4|n1-standard)-.*"'
@@ -71,16 +71,18 @@ class GcpProvider:
 
     def account(self) -> str:
         """The project, once the vendor has shown it; ids of projects are never given out twice."""
+        # the import takes seconds, on a busy computer a minute: before the time is measured
+        self._api.client("Projects")
         project = self._api.call("Projects", "get", self._now() + 30.0, {})
         return str(project.name)
 
     def quote(self, need: Need, until: Time) -> tuple[Offer, ...]:
         """Everything that fits, cheapest first, with the concrete image that the family means now."""
-        fitting = [
-            (zone, shape)
-            for zone, shape in offers.shapes(*self._types(until))
-            if offers.fits(zone, shape, need, self._settings)
-        ]
+        every = list(offers.shapes(*self._types(until)))
+        if need.region and not any(covers((need.region,), zone) for zone, _ in every):
+            said = f"Google Cloud has no machine with devices in {need.region!r}"
+            raise UsageError(said, next_command=f"gcloud compute zones list --project {self._api.project()}")
+        fitting = [(zone, shape) for zone, shape in every if offers.fits(zone, shape, need, self._settings)]
         wanted = [
             (shape, what)
             for zone, shape in fitting
