@@ -129,10 +129,10 @@ def restore(
             raise HostError(_difference(f"{target}/{file.path}", found, ("file", file.size, file.sha256)))
 
 
-def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int, int]:
+def verify_inputs(spec: Spec, connection: Connection, until: Time, approved: SendList | None = None) -> tuple[int, int]:
     """Verify the files that the manifest's sha256sum file names, on the host.
 
-    Returns (files, bytes) of those that no transfer has sent.
+    Returns (files, bytes) of those that are not in the approved list.
     """
     if not spec.inputs_sha256:
         return 0, 0
@@ -149,11 +149,13 @@ def verify_inputs(spec: Spec, connection: Connection, until: Time) -> tuple[int,
         raise HostError(f"{spec.inputs_sha256} names no file")
     request = {"trees": [{"root": "/", "files": [p.lstrip("/") for p in wanted]}]}
     seen = connection.call("verify", request, until)["trees"][0]
+    trees = approved.trees if approved is not None else ()
+    sent = {f"{destination.rstrip('/')}/{file.path}" for destination, files in trees for file in files}
     beside: list[int] = []
     for (path, digest), found in zip(wanted.items(), seen, strict=True):
         if found[0] != "file" or found[2] != digest:
             raise HostError(_difference(path, found, ("file", None, digest)))
-        if not any(path.startswith(t.destination.rstrip("/") + "/") for t in spec.transfers):
+        if path not in sent:
             beside.append(int(found[1]))
     return len(beside), sum(beside)
 

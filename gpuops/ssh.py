@@ -101,7 +101,7 @@ class SshHost:
         spec, _ = sources.located(spec, self._directory(run).parent, self.clock, until)
         count, size = sending.send(spec, approved, connection, self.clock, until)
         if not spec.inputs:
-            beside = sending.verify_inputs(spec, connection, until)
+            beside = sending.verify_inputs(spec, connection, until, approved)
             count, size = count + beside[0], size + beside[1]
         return count, size
 

@@ -162,7 +162,7 @@ def test_inputs_are_verified_on_the_host(case: Case) -> None:
     (case.source / "in.bin").write_bytes(b"input")
     (case.source / "SHA256SUMS").write_text(f"{hashlib.sha256(b'input').hexdigest()}  in.bin\n")
     case.spec = replace(case.spec, inputs_sha256=str(case.source / "SHA256SUMS"))
-    assert case.send()[0] == 4
+    assert case.send()[0] == 3, "a file that was sent is counted once"
     (case.source / "SHA256SUMS").write_text(f"{hashlib.sha256(b'another').hexdigest()}  in.bin\n")
     with pytest.raises(HostError, match=r"in\.bin differs"):
         case.send()
