@@ -100,11 +100,9 @@ def _attempted(r: Record, s: RunState) -> list[str]:
     d = r.event.data
     if d.get("busy"):
         return []
-    attempt = s.failures(d["rule"], r.event.purchase or "")
     if d["rule"] == "check_host" and not d.get("final"):
+        attempt = s.failures("check_host", r.event.purchase or "")
         return [] if attempt and attempt.failures > 1 else ["Waiting for SSH to answer"]
-    if d["rule"] == "status" and attempt and attempt.failures == 1:
-        return [f"Connection to the host lost ({d['error']}); training goes on there, trying again"]
     return [f"{d['rule'].replace('_', ' ')}: {d['error']}" + ("" if d.get("final") else " (will be tried again)")]
 
 

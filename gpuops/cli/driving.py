@@ -62,7 +62,11 @@ class Teller:
         for record in self.app.journal.records(state.run, after=self.seen):
             self.seen = record.seq
             if record.event.kind == "attempted" and record.event.data["rule"] == "status":
-                self.lost = True
+                first, self.lost = not self.lost, True
+                if first:  # whoever noticed it, and however often since
+                    why = record.event.data["error"]
+                    self.app.printer.line(f"Connection to the host lost ({why}); training goes on there, trying again")
+                    continue
             if record.event.kind in ("gone", "replaced"):
                 self.lost = False  # what was lost was the host, and that is told
             if record.event.kind == "status":

@@ -146,3 +146,12 @@ def test_what_has_struck_is_counted(cloud: GcpCloud) -> None:
         caught("ServiceUnavailable", lambda: page(cloud))
     page(cloud)
     assert cloud.faults() == {"answer": 2}
+
+
+def test_pages_after_the_first_can_fail(cloud: GcpCloud) -> None:
+    for name in ("one", "two"):
+        cloud.put("disks", f"zones/{ZONE}", name=name, sizeGb="10")
+    cloud.faults(later_pages=True)
+    assert aggregated(cloud, "Disks", "disks") == {f"zones/{ZONE}": ["one", "two"]}, "one page holds both"
+    error = caught("ServiceUnavailable", lambda: aggregated(cloud, "Disks", "disks", max_results=1))
+    assert reason(error) == "backendError"

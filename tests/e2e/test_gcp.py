@@ -87,7 +87,8 @@ def test_with_the_journal_lost_adopt_finds_everything_and_down_ends_it(world: Wo
 
 def test_a_stockout_in_the_operation_moves_the_run_to_the_next_offer(world: World, cloud: GcpCloud) -> None:
     cloud.faults(stockout=1)
-    done = world.run("run", str(manifest(world)), "--yes", timeout=LIFE_S)
+    region = {"device": "L4", "region": ZONE.rpartition("-")[0]}
+    done = world.run("run", str(manifest(world, resources=region)), "--yes", timeout=LIFE_S)
     assert done.returncode == 0, done.stdout
     assert len(cloud.log("instances.insert")) == 2, done.stdout
     assert len(world.generations()) == 2
