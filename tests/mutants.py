@@ -118,7 +118,7 @@ def send_whenever(ports: Any, s: Any, do: Any, purchase_id: str, policy: Any) ->
     p = s.purchases[purchase_id]
     provider = ports.providers(s.spec.provider)
     try:
-        answer = provider.provision(buy._order(ports, s, p), ports.clock.now() + 30)
+        answer = provider.provision(buy._order(ports, s, p, ports.clock.now() + 30), ports.clock.now() + 30)
     except ProviderError as error:
         return (fact("unknown", p.id, error=error.message),)
     if isinstance(answer, Refused):
